@@ -1,0 +1,1 @@
+"""The benchmark matrix: plan, load, run, resume, statistics, recommendation."""

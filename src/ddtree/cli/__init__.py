@@ -1,0 +1,1 @@
+"""The command line: arguments to frozen configuration, results to standard output."""

@@ -1,0 +1,1 @@
+"""The algorithm: tree building, layout, acceptance, windows. Pure functions on tensors."""

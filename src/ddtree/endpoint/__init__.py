@@ -1,0 +1,1 @@
+"""An LLM server seen from outside: launch, readiness, streaming client."""

@@ -1,0 +1,1 @@
+"""The embedded engine: the round loop, slots and caches, scheduling."""

@@ -1,0 +1,1 @@
+"""Targets and drafters: adapters, loaders and the zoo of known pairs."""

@@ -1,0 +1,196 @@
+"""What a finished run says, cell by cell: computed by `bench`, drawn by `report`, kept as JSON.
+
+Every number here is derived from the run folder's ledger and request records; nothing is
+measured while a summary is made.
+"""
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ddtree.errors import ConfigError
+from ddtree.records.arms import Arm
+
+SCHEMA_VERSION = 1
+
+Grade = Literal["baseline", "exact", "near-ties", "not-lossless", "unclassified"]
+CellState = Literal["planned", "running", "ok", "invalid", "failed", "quarantined"]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A two-sided confidence interval at `level`."""
+
+    low: float
+    high: float
+    level: float = 0.95
+
+
+@dataclass(frozen=True)
+class Losslessness:
+    """How an arm's greedy outputs compare with the baseline's, token by token.
+
+    A first divergence is a near-tie when the baseline's own one-row logits put both tokens within
+    rounding of each other, a suspect when the gap is larger than the control explains, a bug
+    beyond that. The control scores the same prefixes without a drafter, one row against
+    `control_rows` rows: what the target's arithmetic alone moves.
+    """
+
+    grade: Grade
+    outputs: int
+    identical: int
+    near_ties: int = 0
+    suspects: int = 0
+    bugs: int = 0
+    largest_gap_ulps: float | None = None
+    control_rows: int | None = None
+    control_positions: int = 0
+    control_flips: int = 0
+    control_largest_gap_ulps: float | None = None
+
+
+@dataclass(frozen=True)
+class CellSummary:
+    """One arm at one context length and concurrency.
+
+    Speed-ups are against the named baseline in the same blocks on the same prompts: the geometric
+    mean of per-prompt decode ratios at concurrency 1, the ratio of system throughputs above.
+    `accepted_by_depth[d - 1]` is the share of rounds that accepted at least d draft tokens.
+    `stage_seconds` is seconds per round by stage (draft, build, layout, verify, accept, commit,
+    host), `round_s` their sum; both None where the server reports none.
+    """
+
+    arm: Arm
+    context: int
+    concurrency: int
+    temperature: float
+    state: CellState
+    reason: str | None
+    requests: int
+    failed_requests: int
+    speedup: float | None
+    speedup_interval: Interval | None
+    speedup_vs_chain: float | None
+    speedup_vs_chain_interval: Interval | None
+    end_to_end_speedup: float | None
+    decode_tokens_per_s: float | None
+    system_tokens_per_s: float | None
+    ttft_s: float | None
+    tpot_s: float | None
+    acceptance_length: float | None
+    accepted_by_depth: tuple[float, ...]
+    stage_seconds: dict[str, float] | None
+    round_s: float | None
+    losslessness: Losslessness
+
+
+@dataclass(frozen=True)
+class Control:
+    """`ar` on a server without a drafter, beside `ar` on the server under test.
+
+    `ratio` is decode speed with the drafter loaded over decode speed without: 1 means that the
+    baseline pays nothing for a drafter it doesn't use.
+    """
+
+    context: int
+    concurrency: int
+    ratio: float
+    ratio_interval: Interval | None
+    requests: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to ship at one context length and concurrency, and why."""
+
+    context: int
+    concurrency: int
+    arm: Arm
+    speedup: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The run's answer. `arm` is None when no speculative arm may be recommended."""
+
+    arm: Arm | None
+    headline: str
+    speedup: float | None
+    choices: tuple[Choice, ...]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A whole run, ready to be drawn."""
+
+    title: str
+    created: str
+    model: str
+    dtype: str
+    verdict: Verdict
+    cells: tuple[CellSummary, ...]
+    controls: tuple[Control, ...]
+    spec: dict[str, Any]
+    provenance: dict[str, Any]
+    schema_version: int = field(default=SCHEMA_VERSION)
+
+    def to_json(self) -> str:
+        """Indented JSON; `from_json` reads it back."""
+        return json.dumps(dataclasses.asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "RunSummary":
+        """Read `to_json`'s output; ConfigError on another schema version."""
+        data = json.loads(text)
+        if data.get("schema_version") != SCHEMA_VERSION:
+            raise ConfigError(
+                f"summary: schema_version {data.get('schema_version')!r}, expected {SCHEMA_VERSION}; "
+                "make the report again with the version that wrote the run"
+            )
+        data["verdict"] = _verdict(data["verdict"])
+        data["cells"] = tuple(_cell(cell) for cell in data["cells"])
+        data["controls"] = tuple(
+            Control(**{**c, "ratio_interval": _interval(c["ratio_interval"])})
+            for c in data["controls"]
+        )
+        return cls(**data)
+
+
+def load_summary(path: Path) -> RunSummary:
+    """Read a run folder's `summary.json`."""
+    try:
+        return RunSummary.from_json(path.read_text())
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; is this a run folder?") from None
+
+
+def _interval(data: dict[str, Any] | None) -> Interval | None:
+    return None if data is None else Interval(**data)
+
+
+def _cell(data: dict[str, Any]) -> CellSummary:
+    return CellSummary(
+        **{
+            **data,
+            "arm": Arm(**data["arm"]),
+            "speedup_interval": _interval(data["speedup_interval"]),
+            "speedup_vs_chain_interval": _interval(data["speedup_vs_chain_interval"]),
+            "accepted_by_depth": tuple(data["accepted_by_depth"]),
+            "losslessness": Losslessness(**data["losslessness"]),
+        }
+    )
+
+
+def _verdict(data: dict[str, Any]) -> Verdict:
+    return Verdict(
+        **{
+            **data,
+            "arm": None if data["arm"] is None else Arm(**data["arm"]),
+            "choices": tuple(Choice(**{**c, "arm": Arm(**c["arm"])}) for c in data["choices"]),
+            "warnings": tuple(data["warnings"]),
+        }
+    )

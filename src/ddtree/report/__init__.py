@@ -1,0 +1,1 @@
+"""A run's records as one self-contained HTML page."""

@@ -1,0 +1,1 @@
+"""The losslessness procedure: grades of outputs against a baseline."""
