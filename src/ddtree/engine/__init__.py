@@ -1,1 +1,25 @@
 """The embedded engine: the round loop, slots and caches, scheduling."""
+
+from ddtree.engine.engine import Engine, Progress, RoundObserver
+from ddtree.engine.loading import DTYPES, LoadedEngine, load_engine
+from ddtree.engine.loop import RoundResult
+from ddtree.engine.params import DraftWindow, EngineConfig, SamplingParams, Speculation
+from ddtree.engine.request import Request
+from ddtree.engine.scoring import Score, ScoreJob
+
+__all__ = [
+    "DTYPES",
+    "DraftWindow",
+    "Engine",
+    "EngineConfig",
+    "LoadedEngine",
+    "Progress",
+    "Request",
+    "RoundObserver",
+    "RoundResult",
+    "SamplingParams",
+    "Score",
+    "ScoreJob",
+    "Speculation",
+    "load_engine",
+]

@@ -40,9 +40,7 @@ class Arm:
     @property
     def label(self) -> str:
         """Short name in tables: `ar`, `chain`, `ddtree(16,4)`, `ddtree(16,4) w=256`."""
-        name = self.method
-        if self.method == "ddtree":
-            name = f"ddtree({self.budget},{self.topk})"
+        name = f"ddtree({self.budget},{self.topk})" if self.method == "ddtree" else self.method
         return name if self.draft_window is None else f"{name} w={self.draft_window}"
 
     def to_request(self) -> dict[str, int | str]:

@@ -148,8 +148,8 @@ class RunSummary:
         data = json.loads(text)
         if data.get("schema_version") != SCHEMA_VERSION:
             raise ConfigError(
-                f"summary: schema_version {data.get('schema_version')!r}, expected {SCHEMA_VERSION}; "
-                "make the report again with the version that wrote the run"
+                f"summary: schema_version {data.get('schema_version')!r}, expected "
+                f"{SCHEMA_VERSION}; make the report again with the version that wrote the run"
             )
         data["verdict"] = _verdict(data["verdict"])
         data["cells"] = tuple(_cell(cell) for cell in data["cells"])

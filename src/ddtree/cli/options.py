@@ -1,0 +1,47 @@
+"""Options that several commands share, and how they become configuration."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ddtree.errors import ConfigError
+
+ModelOption = Annotated[
+    str, typer.Option(help="Zoo name, folder of safetensors, GGUF file, or pulled hub id.")
+]
+DrafterOption = Annotated[
+    str | None,
+    typer.Option(help="Folder of a DFlash checkpoint, or 'none'. Default: the model's own."),
+]
+DtypeOption = Annotated[str, typer.Option(help="float32 or bfloat16.")]
+DeviceOption = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
+ThreadsOption = Annotated[
+    int | None, typer.Option(min=1, help="CPU threads. Default: torch's choice.")
+]
+WindowOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="W|full",
+        help="Committed tokens the drafter sees. Default: what the checkpoint was trained with.",
+    ),
+]
+
+DEFAULT_MODEL = "smollm2-135m"
+
+
+def parse_window(text: str | None) -> int | Literal["full"] | None:
+    """`--draft-window`'s value."""
+    if text is None:
+        return None
+    if text == "full":
+        return "full"
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"--draft-window: got {text!r}, expected a number or 'full'") from None
+
+
+def expand(path: str | None) -> str | None:
+    """A leading ~ in a path that came in quotes."""
+    return str(Path(path).expanduser()) if path and path.startswith("~") else path

@@ -1,0 +1,81 @@
+"""Per-depth candidates out of the drafter's logits: the only thing a tree is built from."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+# Vocabulary entries per chunk of the two-step top-k: the first step reads every logit once and
+# keeps chunk maxima, the second ranks K chunks of this size.
+CHUNK = 64
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The K best tokens at each of D depths, best first; equal values rank by lower token id.
+
+    tokens: [B, D, K] int64. log_probs: [B, D, K] float32, against the full vocabulary (never
+    renormalised over K, so that depths compare), at most 0, -inf where there is no candidate.
+    invalid: [B] bool, True where a row held NaN or +inf; its log_probs are all -inf, so nothing
+    is drafted from it, and the host must read the flag.
+    """
+
+    tokens: Tensor
+    log_probs: Tensor
+    invalid: Tensor
+
+
+def top_candidates(logits: Tensor, topk: int) -> Candidates:
+    """Exact top-k of logits [B, D, V] of any float type; K = min(topk, V).
+
+    The K best tokens under (value descending, id ascending) lie in the K best chunks under
+    (maximum descending, chunk ascending): a token in any other chunk has K tokens ahead of it.
+    """
+    values = logits.float()
+    vocab = values.shape[-1]
+    keep = min(topk, vocab)
+    padded = functional.pad(values, (0, -vocab % CHUNK), value=-torch.inf)
+    chunks = padded.view(*padded.shape[:-1], -1, CHUNK)  # [B, D, V / CHUNK, CHUNK]
+    if chunks.shape[-2] > keep:
+        maxima = chunks.amax(-1)
+        ids = torch.arange(chunks.shape[-2], device=values.device)
+        best = _ordered_topk(maxima, ids.expand_as(maxima), keep)  # [B, D, K] chunk numbers
+        offsets = torch.arange(CHUNK, device=values.device)
+        ids = (best[..., None] * CHUNK + offsets).flatten(-2)
+        pool = torch.gather(padded, -1, ids)
+    else:
+        ids = torch.arange(padded.shape[-1], device=values.device).expand_as(padded)
+        pool = padded
+    return _finish(values, _ordered_topk(pool, ids, keep))
+
+
+def top_candidates_sorted(logits: Tensor, topk: int) -> Candidates:
+    """The slow twin of `top_candidates`: a stable sort of the whole vocabulary."""
+    values = logits.float()
+    order = torch.sort(values, dim=-1, descending=True, stable=True).indices
+    return _finish(values, order[..., : min(topk, values.shape[-1])])
+
+
+def _finish(values: Tensor, tokens: Tensor) -> Candidates:
+    """Log-probabilities of the chosen tokens and the flag of rows that can't be trusted."""
+    total = torch.logsumexp(values, -1, keepdim=True)  # [B, D, 1]
+    chosen = torch.gather(values, -1, tokens)
+    invalid = (total.isnan() | (total == torch.inf)).flatten(1).any(-1)
+    # fp32 rounding can lift a log-probability just above 0, which would let a child outweigh
+    # its parent.
+    log_probs = (chosen - total).clamp(max=0.0)
+    dead = (chosen == -torch.inf) | invalid[:, None, None]
+    return Candidates(tokens, log_probs.masked_fill(dead, -torch.inf), invalid)
+
+
+def _ordered_topk(values: Tensor, ids: Tensor, keep: int) -> Tensor:
+    """Ids [..., keep] of the largest values, ties to the lower id.
+
+    torch.topk promises no order among equal values, so value and id go into one integer key.
+    """
+    # Adding zero turns -0.0 into 0.0, which compares equal to it but has other bits.
+    bits = (values + 0.0).view(torch.int32)
+    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()
+    keys = (ordered << 32) | (0x7FFFFFFF - ids)
+    return torch.gather(ids, -1, keys.topk(keep, dim=-1).indices)

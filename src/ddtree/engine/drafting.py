@@ -1,0 +1,66 @@
+"""The drafter at work: its bounded context per slot, and one draft for a batch."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ddtree.core import DraftVisibility
+from ddtree.engine.plan import DraftContext, draft_plan
+from ddtree.engine.pool import KVPool
+from ddtree.engine.request import Request
+from ddtree.models.drafter import Drafter
+from ddtree.models.target import Target
+
+
+class Drafting:
+    """Owns the drafter's KV: per slot a ring of `ring` committed tokens plus the block's columns.
+
+    Memory is fixed at start and does not grow with the context.
+    """
+
+    def __init__(self, drafter: Drafter, target: Target, slots: int, ring: int) -> None:
+        config = drafter.config
+        self.drafter, self.target, self.ring = drafter, target, ring
+        self.block = config.block_size
+        self._how = DraftVisibility(config.window_kind, config.causal)
+        self.pool = KVPool(
+            config.num_layers,
+            slots,
+            self.block + ring,
+            (config.num_kv_heads, config.head_dim),
+            drafter.norm.weight.detach(),
+        )
+        masks = [config.mask_token_id] * (self.block - 1)
+        self._masks = torch.tensor(masks, device=target.device)
+
+    def feed(self, requests: Sequence[Request]) -> None:
+        """Project pending features into keys and values; the newest `ring` per request survive."""
+        fed = [r for r in requests if r.pending is not None]
+        if not fed:
+            return
+        rows, positions, cells = [], [], []
+        for request in fed:
+            pending = request.pending
+            assert pending is not None  # for the type checker: filtered above
+            rows.append(pending[-self.ring :])
+            held = torch.arange(
+                request.length - len(rows[-1]), request.length, device=pending.device
+            )
+            positions.append(held)
+            cells.append(request.slot * self.pool.columns + self.block + held % self.ring)
+            request.pending = None
+        features, where = torch.cat(rows)[None], torch.cat(positions)[None]
+        self.pool.write_all(torch.cat(cells), self.drafter.context(features, where))
+
+    def draft(self, requests: Sequence[Request]) -> Tensor:
+        """Logits [B, D, V] for the D positions after each root; requests in order of slot."""
+        self.feed(requests)
+        lengths = [r.length for r in requests]
+        context = DraftContext(lengths, [r.drafting.window for r in requests])
+        plan = draft_plan(self.pool, [r.slot for r in requests], context, self._how, self.block)
+        roots = torch.tensor([[r.root] for r in requests], device=self.target.device)
+        ids = torch.cat([roots, self._masks.expand(len(requests), -1)], 1)
+        offsets = torch.arange(self.block, device=ids.device)
+        positions = torch.tensor(lengths, device=ids.device)[:, None] + offsets
+        return self.target.head(self.drafter(self.target.embed(ids), positions, plan))

@@ -1,0 +1,200 @@
+"""One round of speculative decoding for a batch: draft, build, layout, verify, accept, commit.
+
+`ar` and `chain` run through here as well: a request without drafts has a tree without nodes, a
+chain is a tree with one candidate a depth.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ddtree.core import (
+    Acceptance,
+    DraftTree,
+    LevelwiseBuilder,
+    VerifyRows,
+    accept,
+    causal_rows,
+    empty_tree,
+    layout_tree,
+    top_candidates,
+)
+from ddtree.engine.drafting import Drafting
+from ddtree.engine.plan import verify_plan
+from ddtree.engine.pool import KVPool
+from ddtree.engine.request import Request
+from ddtree.engine.timing import StageClock
+from ddtree.models.target import Target
+
+
+class HasContext(Protocol):
+    """Something with keys in the pool."""
+
+    slot: int
+    length: int
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """What one round did; all tensors have the batch's rows in the order of `requests`."""
+
+    requests: tuple[Request, ...]
+    tree: DraftTree
+    accepted: Acceptance
+    faults: dict[int, str]  # row -> what was wrong with its logits
+    stage_seconds: dict[str, float]
+
+
+class RoundLoop:
+    """Runs prefill chunks and rounds over the pools; decides nothing about scheduling."""
+
+    def __init__(
+        self, target: Target, drafting: Drafting | None, pool: KVPool, clock: StageClock
+    ) -> None:
+        self.target, self.drafting, self.pool, self.clock = target, drafting, pool, clock
+        self._builders: dict[tuple[int, int], LevelwiseBuilder] = {}
+
+    @torch.inference_mode()
+    def run_round(self, requests: Sequence[Request]) -> RoundResult:
+        """One round for decoding requests in order of slot. Their `length` and `pending` move on;
+        their outputs are the caller's to extend from the result."""
+        clock = self.clock
+        clock.start_round()
+        with clock.stage("draft"):
+            logits = self._draft(requests)
+        with clock.stage("build"):
+            tree, broken_drafts = self._build(requests, logits)
+        with clock.stage("layout"):
+            rows = self._layout(requests, tree)
+        with clock.stage("verify"):
+            logits, features = self._verify(requests, rows)
+        with clock.stage("accept"):
+            choices = greedy_choices(logits)
+            accepted = accept(tree, rows, choices.tokens)
+        with clock.stage("commit"):
+            self._commit(requests, accepted, features)
+            faults = {row: "drafter" for row in broken_drafts}
+            faults |= dict.fromkeys(_rows_of(choices.invalid & rows.live), "target")
+        return RoundResult(tuple(requests), tree, accepted, faults, clock.finish_round())
+
+    @torch.inference_mode()
+    def prefill(self, request: Request, ids: Sequence[int]) -> Tensor:
+        """The next chunk of a prompt; returns the last row's logits [V]."""
+        hidden, features = self.extend(request, ids, features=request.speculates)
+        if features is not None and self.drafting is not None:
+            request.pending = features[0]
+            self.drafting.feed([request])
+        return self.target.head(hidden[:, -1])[0]
+
+    @torch.inference_mode()
+    def extend(
+        self, request: HasContext, ids: Sequence[int], *, features: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Append plain text to a context: hidden [1, S, E] and features [1, S, F]."""
+        row = torch.tensor([ids], device=self.target.device)
+        positions = request.length + torch.arange(row.shape[1], device=row.device)
+        rows = causal_rows(row, positions[None])
+        plan = verify_plan(self.pool, [request.slot], [request.length], rows)
+        result = self.target.forward(rows.ids, rows.positions, plan, features=features)
+        request.length += row.shape[1]
+        return result
+
+    def _draft(self, requests: Sequence[Request]) -> Tensor | None:
+        """Drafter logits [n, D, V] of the requests that speculate, None if none does."""
+        speculating = [r for r in requests if r.speculates]
+        if self.drafting is None or not speculating:
+            return None
+        return self.drafting.draft(speculating)
+
+    def _build(
+        self, requests: Sequence[Request], logits: Tensor | None
+    ) -> tuple[DraftTree, list[int]]:
+        """The trees, and the rows whose drafter logits can't be used."""
+        if logits is None:
+            return empty_tree(len(requests), self.target.device), []
+        chosen = [i for i, r in enumerate(requests) if r.speculates]
+        drafts = [requests[i].drafting for i in chosen]
+        width, topk = max(d.budget for d in drafts), max(d.topk for d in drafts)
+        candidates = top_candidates(logits, topk)
+        builder = self._builder(width, candidates.tokens.shape[2], logits.shape[1])
+        budgets = torch.tensor([d.budget for d in drafts], device=logits.device)
+        topks = torch.tensor([d.topk for d in drafts], device=logits.device)
+        tree = builder(candidates, budgets, topks)
+        broken = [chosen[i] for i in _rows_of(candidates.invalid[:, None])]
+        if len(chosen) < len(requests):
+            tree = tree.place(torch.tensor(chosen, device=logits.device), len(requests))
+        return tree, broken
+
+    def _builder(self, width: int, topk: int, depth: int) -> LevelwiseBuilder:
+        key = (width, topk)
+        if key not in self._builders:
+            self._builders[key] = LevelwiseBuilder(width, topk, depth, self.target.device)
+        return self._builders[key]
+
+    def _layout(self, requests: Sequence[Request], tree: DraftTree) -> VerifyRows:
+        roots = torch.tensor([r.root for r in requests], device=self.target.device)
+        positions = torch.tensor([r.length for r in requests], device=self.target.device)
+        return layout_tree(tree, roots, positions)
+
+    def _verify(
+        self, requests: Sequence[Request], rows: VerifyRows
+    ) -> tuple[Tensor, Tensor | None]:
+        """Target logits [B, M, V] and features [B, M, F] of all rows."""
+        plan = verify_plan(
+            self.pool, [r.slot for r in requests], [r.length for r in requests], rows
+        )
+        wanted = any(r.speculates for r in requests)
+        hidden, features = self.target.forward(rows.ids, rows.positions, plan, features=wanted)
+        return self.target.head(hidden), features
+
+    def _commit(
+        self, requests: Sequence[Request], accepted: Acceptance, features: Tensor | None
+    ) -> None:
+        """Move accepted rows' keys to the front of the new columns; keep their features.
+
+        The root's row is among them, the bonus's is not: it has not been computed yet.
+        """
+        base = torch.tensor(
+            [r.slot * self.pool.columns + r.length for r in requests], device=accepted.rows.device
+        )
+        columns = torch.arange(accepted.rows.shape[1], device=accepted.rows.device)
+        source = base[:, None] + accepted.rows
+        if accepted.rows.shape[1] > 1:
+            self.pool.move(source.flatten(), (base[:, None] + columns).flatten())
+        for b, (request, count) in enumerate(
+            zip(requests, accepted.num_accepted.tolist(), strict=True)
+        ):
+            request.length += count + 1
+            if request.speculates and features is not None:
+                request.pending = features[b, accepted.rows[b, : count + 1]]
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The target's token at each row, [B, M]; `invalid` marks rows with NaN or +inf logits."""
+
+    tokens: Tensor
+    invalid: Tensor
+
+
+def greedy_choices(logits: Tensor) -> Choices:
+    """The argmax of logits [B, M, V], the lowest id among equals.
+
+    In float32: the same values as bfloat16 ones, and several times faster on a CPU.
+    """
+    best = (logits if logits.dtype is torch.float64 else logits.float()).max(-1)
+    return Choices(best.indices, best.values.isnan() | (best.values == torch.inf))
+
+
+def _rows_of(flags: Tensor) -> list[int]:
+    """Batch rows with any flag set, of flags [B, n]."""
+    rows: list[int] = flags.any(-1).nonzero()[:, 0].tolist()
+    return rows
+
+
+def synchronize_of(device: torch.device) -> Callable[[], None]:
+    """What makes a clock on `device` honest; the CPU has nothing queued."""
+    return torch.cuda.synchronize if device.type == "cuda" else lambda: None

@@ -1,0 +1,108 @@
+"""What a caller asks for: how to sample, how to speculate, how large the engine is."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ddtree.errors import ConfigError, RequestError
+from ddtree.records.arms import METHODS, Method
+
+DraftWindow = int | Literal["full"]
+
+DEFAULT_BUDGET = 8
+DEFAULT_TOPK = 4
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """Decoding is greedy: a temperature other than 0 is refused, never ignored.
+
+    `max_tokens` counts generated tokens, the stop token included. `stop_token_ids` are added to
+    the model's own end-of-sequence ids, which `ignore_eos` switches off.
+    """
+
+    max_tokens: int = 128
+    temperature: float = 0.0
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise RequestError("max_tokens", f"got {self.max_tokens}, expected at least 1")
+        if self.temperature != 0:
+            raise RequestError(
+                "temperature",
+                f"got {self.temperature}, but only 0 (greedy) is implemented; leave it out",
+            )
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """How a request drafts.
+
+    ar: no drafts. chain: the drafter's best token at each depth (budget = block_size - 1,
+    topk = 1, set by the engine). ddtree: the `budget` most probable prefixes, `topk` candidates
+    a depth. `draft_window`: committed tokens the drafter sees; None takes the engine's default.
+    """
+
+    method: Method = "ddtree"
+    budget: int | None = None
+    topk: int | None = None
+    draft_window: DraftWindow | None = None
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise RequestError(
+                "speculation.method", f"got {self.method!r}, expected one of {', '.join(METHODS)}"
+            )
+        for name, value in (("budget", self.budget), ("topk", self.topk)):
+            if value is None:
+                continue
+            if self.method != "ddtree":
+                raise RequestError(
+                    f"speculation.{name}", f"belongs to ddtree; leave it out for {self.method}"
+                )
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise RequestError(
+                    f"speculation.{name}", f"got {value!r}, expected an integer of at least 0"
+                )
+        if self.topk == 0:
+            raise RequestError("speculation.topk", "got 0, expected at least 1")
+        _check_window("speculation.draft_window", self.draft_window)
+        if self.method == "ar" and self.draft_window is not None:
+            raise RequestError("speculation.draft_window", "ar drafts nothing; leave it out")
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Sizes fixed at start.
+
+    slots: requests decoded at once. max_context: prompt + output tokens a request may hold, None
+    for the target's own limit. max_budget, max_topk: the largest a request may ask for.
+    prefill_chunk: prompt tokens per forward pass. draft_window: default and largest window; None
+    takes the checkpoint's.
+    """
+
+    slots: int = 4
+    max_context: int | None = None
+    max_budget: int = 64
+    max_topk: int = 16
+    prefill_chunk: int = 512
+    draft_window: DraftWindow | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("slots", "max_budget", "max_topk", "prefill_chunk"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: got {getattr(self, name)}, expected at least 1")
+        if self.max_context is not None and self.max_context < 2:
+            raise ConfigError(f"max_context: got {self.max_context}, expected at least 2")
+        try:
+            _check_window("draft_window", self.draft_window)
+        except RequestError as error:
+            raise ConfigError(str(error)) from None
+
+
+def _check_window(name: str, window: DraftWindow | None) -> None:
+    if window is None or window == "full":
+        return
+    if isinstance(window, bool) or not isinstance(window, int) or window < 1:
+        raise RequestError(name, f"got {window!r}, expected an integer of at least 1 or 'full'")

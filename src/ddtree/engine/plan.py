@@ -1,0 +1,176 @@
+"""The plan of one forward pass: where its rows' keys go, what each row sees, how it attends.
+
+Batches are ragged and slots may have gaps, so rows are cut into spans: runs of neighbouring slots
+of similar length, each attended in one call over a view of the pool, without copying keys.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from ddtree.core import DraftVisibility, VerifyRows, draft_visible
+from ddtree.engine.pool import KVPool
+from ddtree.models.attention import AttentionLayer
+
+# A slot joins its neighbours' span only if that reads at most this many columns for nothing.
+MAX_WASTED_COLUMNS = 512
+
+# (first row, last row exclusive, columns, window) -> [rows, S, columns] bool, or None where every
+# row sees every column.
+VisibleFn = Callable[[int, int, int, int | None], Tensor | None]
+
+
+@dataclass
+class _Span:
+    """Batch rows first..last (exclusive) in slots slot.., reading `columns` columns."""
+
+    first: int
+    last: int
+    slot: int
+    columns: int
+    masks: dict[int | None, Tensor | None] = field(default_factory=dict)
+
+
+class AttentionPlan:
+    """Attends B requests with S rows each.
+
+    slots: distinct, ascending. reads: columns each request may see, its new rows included.
+    writes: [B, S] column of every row. visible: see `VisibleFn`.
+    """
+
+    def __init__(
+        self,
+        pool: KVPool,
+        slots: Sequence[int],
+        reads: Sequence[int],
+        writes: Tensor,
+        visible: VisibleFn,
+    ) -> None:
+        self._pool = pool
+        self._visible = visible
+        first_cells = torch.tensor(slots, device=writes.device) * pool.columns
+        self._cells = (first_cells[:, None] + writes).flatten()
+        self._spans = _cut_spans(slots, reads)
+
+    def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """q [B, H, S, C], k and v [B, G, S, C] -> [B, S, H, C].
+
+        The H / G query heads that share a key head are packed with the rows, so that keys are
+        read once per key head.
+        """
+        self._pool.write(layer.index, self._cells, k, v)
+        batch, heads, rows, dim = q.shape
+        packed = q.reshape(batch, k.shape[1], -1, dim)  # [B, G, H / G * S, C]
+        outputs = []
+        for span in self._spans:
+            keys, values = self._pool.view(
+                layer.index, span.slot, span.slot + span.last - span.first, span.columns
+            )
+            outputs.append(
+                scaled_dot_product_attention(
+                    packed[span.first : span.last],
+                    keys,
+                    values,
+                    attn_mask=self._mask(span, layer.window, heads // k.shape[1], q.dtype),
+                    scale=layer.scale,
+                )
+            )
+        output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        return output.reshape(batch, heads, rows, dim).transpose(1, 2)
+
+    def _mask(
+        self, span: _Span, window: int | None, group: int, dtype: torch.dtype
+    ) -> Tensor | None:
+        """Additive mask [rows, 1, group * S, columns], made once per window and span."""
+        if window not in span.masks:
+            visible = self._visible(span.first, span.last, span.columns, window)
+            if visible is not None:
+                mask = torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, -torch.inf)
+                visible = mask[:, None].repeat(1, 1, group, 1)
+            span.masks[window] = visible
+        return span.masks[window]
+
+
+def _cut_spans(slots: Sequence[int], reads: Sequence[int]) -> list[_Span]:
+    spans: list[_Span] = []
+    for row, (slot, columns) in enumerate(zip(slots, reads, strict=True)):
+        if spans and slot == slots[row - 1] + 1:
+            span = spans[-1]
+            shortest = min(reads[span.first : row + 1])
+            if max(span.columns, columns) - shortest <= MAX_WASTED_COLUMNS:
+                span.last, span.columns = row + 1, max(span.columns, columns)
+                continue
+        spans.append(_Span(row, row + 1, slot, columns))
+    return spans
+
+
+def verify_plan(
+    pool: KVPool, slots: Sequence[int], lengths: Sequence[int], rows: VerifyRows
+) -> AttentionPlan:
+    """Plan for target rows: row i of request b goes to column lengths[b] + i and sees the
+    committed columns and the rows that `rows.visible` names.
+
+    A committed column's position is the column itself, since commits keep accepted rows in order.
+    """
+    size = rows.ids.shape[1]
+    length = torch.tensor(lengths, device=rows.ids.device)
+    writes = length[:, None] + torch.arange(size, device=rows.ids.device)  # [B, S]
+
+    def visible(first: int, last: int, columns: int, window: int | None) -> Tensor | None:
+        if size == 1 and window is None and min(lengths[first:last]) + 1 == columns:
+            return None
+        count = last - first
+        column = torch.arange(columns, device=writes.device)
+        committed = column < length[first:last, None]
+        seen = committed[:, None].expand(count, size, columns).clone()
+        new = writes[first:last, None].expand(count, size, size)
+        seen.scatter_(2, new, rows.visible[first:last])
+        if window is None:
+            return seen
+        positions = column.expand(count, -1).scatter(
+            1, writes[first:last], rows.positions[first:last]
+        )
+        return seen & (positions[:, None] > rows.positions[first:last, :, None] - window)
+
+    return AttentionPlan(pool, slots, [n + size for n in lengths], writes, visible)
+
+
+@dataclass(frozen=True)
+class DraftContext:
+    """What each request's block may see: committed tokens and the window on them."""
+
+    lengths: Sequence[int]
+    windows: Sequence[int]
+
+
+def draft_plan(
+    pool: KVPool,
+    slots: Sequence[int],
+    context: DraftContext,
+    how: DraftVisibility,
+    block: int,
+) -> AttentionPlan:
+    """Plan for a drafter block: its rows go to the pool's first `block` columns, the ring of
+    committed tokens follows.
+
+    A layer that passes its own window (per-query checkpoints) narrows the request's.
+    """
+    ring = pool.columns - block
+    held = [min(n, ring) for n in context.lengths]
+    length = torch.tensor(context.lengths, device=pool.device)
+    windows = torch.tensor(context.windows, device=pool.device)
+
+    def visible(first: int, last: int, columns: int, window: int | None) -> Tensor | None:
+        whole = not how.causal and how.kind == "anchored" and window is None
+        if whole and all(
+            block + held[b] == columns and context.windows[b] >= held[b] for b in range(first, last)
+        ):
+            return None
+        limits = windows[first:last] if window is None else windows[first:last].clamp(max=window)
+        return draft_visible(length[first:last], limits, ring, block, how)[:, :, :columns]
+
+    writes = torch.arange(block, device=pool.device).expand(len(slots), -1)
+    return AttentionPlan(pool, slots, [block + n for n in held], writes, visible)

@@ -1,0 +1,78 @@
+"""Checks at load that the target computes through our plan what it computes by itself.
+
+A mask, a position or an attention variant that is silently wrong costs acceptance or, worse,
+correctness; both probes take a few forward passes of a dozen rows.
+"""
+
+import torch
+from torch import Tensor
+
+from ddtree.core import VerifyRows, causal_rows
+from ddtree.engine.plan import verify_plan
+from ddtree.engine.pool import KVPool
+from ddtree.errors import ModelError
+from ddtree.models.target import Target
+
+# Largest root mean square deviation allowed between our logits and the model's own, relative to
+# their spread. bfloat16 keeps 8 bits and the two paths round in different places.
+TOLERANCE = {torch.bfloat16: 0.1, torch.float16: 0.02, torch.float32: 1e-3, torch.float64: 1e-4}
+
+
+@torch.inference_mode()
+def probe_target(target: Target) -> None:
+    """Raise a ModelError unless the target passes both probes."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(target.shape.vocab_size, (12,), generator=generator).to(target.device)
+    _probe_parity(target, ids)
+    _probe_siblings(target, ids)
+
+
+def _probe_parity(target: Target, ids: Tensor) -> None:
+    """Prefill in two parts and compare every logit with the model's own forward pass."""
+    own = target.reference_logits(ids)
+    pool = _small_pool(target)
+    parts = [_run(target, pool, 0, ids[:7]), _run(target, pool, 7, ids[7:])]
+    ours = torch.cat(parts)
+    error = float((ours.double() - own.double()).square().mean().sqrt() / own.double().std())
+    limit = TOLERANCE.get(target.dtype, 0.1)
+    if not error <= limit:
+        raise ModelError(
+            f"{type(target.model).__name__}: logits through the plan differ from the model's own "
+            f"by {error:.3g} of their spread (limit {limit:g}); this architecture needs something "
+            "that the attention hook does not do"
+        )
+
+
+def _probe_siblings(target: Target, ids: Tensor) -> None:
+    """Change one leaf's token: no other row's logits may move by a single bit."""
+    outputs = []
+    for leaf in (ids[5], (ids[5] + 1) % target.shape.vocab_size):
+        pool = _small_pool(target)
+        _run(target, pool, 0, ids[:4])
+        row = torch.stack([ids[4], leaf, ids[6], ids[7]])[None]
+        # Root, two siblings below it, and a child of the second.
+        visible = torch.tensor(
+            [[[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]]], device=row.device
+        ).bool()
+        positions = 4 + torch.tensor([[0, 1, 1, 2]], device=row.device)
+        rows = VerifyRows(row, positions, visible, torch.ones_like(row, dtype=torch.bool))
+        hidden, _ = target.forward(row, positions, verify_plan(pool, [0], [4], rows))
+        outputs.append(target.head(hidden)[0])
+    if not torch.equal(outputs[0][[0, 2, 3]], outputs[1][[0, 2, 3]]):
+        raise ModelError(
+            f"{type(target.model).__name__}: a draft node's logits depend on its sibling; trees "
+            "can't be verified on this architecture"
+        )
+
+
+def _run(target: Target, pool: KVPool, length: int, ids: Tensor) -> Tensor:
+    """Logits [S, V] of plain text appended at `length`."""
+    rows = causal_rows(ids[None], length + torch.arange(len(ids), device=ids.device)[None])
+    hidden, _ = target.forward(rows.ids, rows.positions, verify_plan(pool, [0], [length], rows))
+    return target.head(hidden)[0]
+
+
+def _small_pool(target: Target) -> KVPool:
+    shape = target.shape
+    like = torch.empty(0, dtype=target.dtype, device=target.device)
+    return KVPool(shape.num_layers, 1, 16, (shape.num_kv_heads, shape.head_dim), like)

@@ -1,0 +1,89 @@
+"""A request's life inside the engine."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import Tensor
+
+from ddtree.engine.params import SamplingParams, Speculation
+from ddtree.records.rounds import GenerationStats
+
+State = Literal["waiting", "prefilling", "decoding", "finished"]
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+@dataclass(frozen=True)
+class Draftable:
+    """A request's speculation, resolved against the engine: budget 0 drafts nothing."""
+
+    budget: int
+    topk: int
+    window: int
+
+
+@dataclass(eq=False)
+class Request:
+    """Mutable state, owned by the engine; callers read it.
+
+    `length` counts tokens whose keys are in the pool; the root (the last generated token) is not
+    among them. `pending` holds target features of committed tokens that the drafter has not been
+    fed yet, for positions `length - len(pending)` and on: [n, F].
+    """
+
+    number: int
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+    speculation: Speculation
+    drafting: Draftable
+    stop_ids: frozenset[int]
+    limit: int  # generated tokens at most, the context's end included
+    stats: GenerationStats
+    state: State = "waiting"
+    slot: int = -1
+    length: int = 0
+    output: list[int] = field(default_factory=list)
+    pending: Tensor | None = None
+    finish_reason: FinishReason | None = None
+    error: str | None = None
+    first_token_s: float | None = None
+    last_token_s: float | None = None
+
+    @property
+    def decode_tokens_per_s(self) -> float | None:
+        """Tokens after the first over the seconds they took; None for a single token."""
+        if self.first_token_s is None or self.last_token_s is None or len(self.output) < 2:
+            return None
+        return (len(self.output) - 1) / (self.last_token_s - self.first_token_s)
+
+    @property
+    def root(self) -> int:
+        """The last committed token, next to be decoded."""
+        return self.output[-1]
+
+    @property
+    def speculates(self) -> bool:
+        """Whether this request feeds and asks the drafter."""
+        return self.drafting.budget > 0
+
+    def take(self, tokens: list[int]) -> list[int]:
+        """Append generated tokens up to a stop id or the limit; finish if one is reached.
+
+        Returns what was appended; the rest is counted as cut.
+        """
+        kept: list[int] = []
+        for token in tokens:
+            kept.append(token)
+            if token in self.stop_ids:
+                self.finish_reason = "stop"
+                break
+            if len(self.output) + len(kept) >= self.limit:
+                self.finish_reason = "length"
+                break
+        self.last_token_s = time.perf_counter()
+        if not self.output:
+            self.first_token_s = self.last_token_s
+        self.output.extend(kept)
+        self.stats.completion_tokens += len(kept)
+        self.stats.cut_tokens += len(tokens) - len(kept)
+        return kept

@@ -1,0 +1,58 @@
+"""Token ids as text, piece by piece."""
+
+from collections.abc import Sequence
+
+from transformers import PreTrainedTokenizerBase as Tokenizer
+
+from ddtree.errors import ModelError
+
+# What a decoder puts for bytes that are no complete character yet.
+_INCOMPLETE = "\ufffd"
+
+
+class TextStream:
+    """Text of a growing list of ids, special tokens left out.
+
+    A piece is held back while its last character is incomplete, so that no character is ever
+    split; `finish` gives up what is left. The pieces joined are the whole text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._start = 0  # decoding starts here: enough context for spaces to come out right
+        self._emitted = 0  # ids before this one have been given out
+
+    def push(self, ids: Sequence[int]) -> str:
+        """Add ids; returns the text that can't change any more."""
+        self._ids.extend(ids)
+        text = self._pending()
+        if text.endswith(_INCOMPLETE):
+            return ""
+        self._start, self._emitted = self._emitted, len(self._ids)
+        return text
+
+    def finish(self) -> str:
+        """The text held back, incomplete characters included."""
+        text = self._pending()
+        self._start = self._emitted = len(self._ids)
+        return text
+
+    def _pending(self) -> str:
+        known = self._decode(self._ids[self._start : self._emitted])
+        return self._decode(self._ids[self._start :])[len(known) :]
+
+    def _decode(self, ids: list[int]) -> str:
+        text: str = self._tokenizer.decode(
+            ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return text
+
+
+def encode_chat(tokenizer: Tokenizer, messages: Sequence[dict[str, str]]) -> list[int]:
+    """A conversation as ids by the model's own chat template, ready for the assistant's turn."""
+    if not tokenizer.chat_template:
+        raise ModelError("this model has no chat template; send plain text instead")
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    ids: list[int] = tokenizer(text, add_special_tokens=False).input_ids
+    return ids

@@ -1,0 +1,132 @@
+"""Where a run's numbers come from: code, versions, machine, seeds. No host or user name."""
+
+import dataclasses
+import importlib.metadata
+import os
+import platform
+import pwd
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+_PACKAGES = ("ddtree", "torch", "transformers", "numpy")
+_GIT_TIMEOUT_S = 10
+
+
+@dataclass(frozen=True)
+class GitState:
+    """The checkout that the code runs from; `dirty` when tracked files differ from `revision`."""
+
+    revision: str
+    dirty: bool
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What `provenance.json` holds. `versions` has None for a package that isn't installed.
+
+    `usable_cpus` counts the CPUs this process may run on, `memory_bytes` the machine's memory.
+    """
+
+    created: str
+    command: tuple[str, ...]
+    git: GitState | None
+    versions: dict[str, str | None]
+    python: str
+    platform: str
+    cpu: str
+    physical_cores: int | None
+    logical_cores: int | None
+    usable_cpus: int
+    memory_bytes: int
+    seeds: dict[str, int]
+    environment: dict[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as for JSON."""
+        return dataclasses.asdict(self)
+
+
+def collect(
+    command: Sequence[str], seeds: Mapping[str, int], environment: Mapping[str, str]
+) -> Provenance:
+    """Look at this process and machine now.
+
+    `environment` is what the caller set for the processes it measures; it and `command` are kept
+    as given, except that home folders become `~`.
+    """
+    return Provenance(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=tuple(_without_home(part) for part in command),
+        git=git_state(Path(__file__)),
+        versions={name: _version(name) for name in _PACKAGES},
+        python=platform.python_version(),
+        platform=platform.platform(),
+        cpu=_cpu_model(),
+        physical_cores=psutil.cpu_count(logical=False),
+        logical_cores=psutil.cpu_count(),
+        usable_cpus=len(os.sched_getaffinity(0)),
+        memory_bytes=psutil.virtual_memory().total,
+        seeds=dict(seeds),
+        environment={name: _without_home(value) for name, value in environment.items()},
+    )
+
+
+def git_state(file: Path) -> GitState | None:
+    """State of the checkout that tracks `file`; None for a file that no checkout tracks.
+
+    A package installed into some other project's folder is not that project's revision.
+    """
+    if _git(file.parent, "ls-files", "--error-unmatch", file.name) is None:
+        return None
+    revision = _git(file.parent, "rev-parse", "HEAD")
+    status = _git(file.parent, "status", "--porcelain", "--untracked-files=no")
+    if revision is None or status is None:
+        return None
+    return GitState(revision.strip(), bool(status.strip()))
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=_GIT_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        found = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE)
+        if found:
+            return found[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _without_home(text: str) -> str:
+    try:
+        home = pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        home = "/"
+    if home != "/":
+        text = re.sub(re.escape(home) + r"(?=/|$|:)", "~", text)
+    return re.sub(r"/(?:home|Users)/[^/:]+", "~", text)

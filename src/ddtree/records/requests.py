@@ -1,0 +1,44 @@
+"""One request as the client saw it: a line of `requests.jsonl`."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any, Self
+
+
+@dataclass(frozen=True)
+class RequestRecord:
+    """Times are seconds on the client's monotonic clock; None where the event never came.
+
+    `chunk_times_s[i]` is when the i-th chunk that carried tokens arrived, `chunk_tokens[i]` how
+    many it carried: a chunk can hold more or less than a round. `error` is None for a request
+    that finished; a failed request keeps whatever arrived before it failed and never counts as a
+    success. `stats` is the server's own account (`ddtree` object), None where it gave none.
+    """
+
+    cell: str
+    attempt: int
+    block: int
+    prompt_id: str
+    sent_s: float
+    chunk_times_s: tuple[float, ...]
+    chunk_tokens: tuple[int, ...]
+    end_s: float | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    finish_reason: str | None
+    token_ids: tuple[int, ...]
+    error: str | None
+    stats: dict[str, Any] | None
+
+    def to_json(self) -> str:
+        """One line without a newline."""
+        return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, line: str) -> Self:
+        """Inverse of `to_json`."""
+        data = json.loads(line)
+        for name in ("chunk_times_s", "chunk_tokens", "token_ids"):
+            data[name] = tuple(data[name])
+        return cls(**data)

@@ -1,0 +1,179 @@
+"""Answers to completion requests: whole, streamed, or scores."""
+
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddtree.engine import Request, ScoreJob
+from ddtree.errors import EngineError
+from ddtree.models.text import TextStream
+from ddtree.serve.worker import EngineWorker, Ticket
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a kind of answer is spelled: object names, and where text goes."""
+
+    whole: str
+    chunk: str
+    prefix: str
+    is_chat: bool
+
+    def choice(self, text: str, *, streamed: bool) -> dict[str, Any]:
+        """A choice's text in its place."""
+        if not self.is_chat:
+            return {"index": 0, "text": text}
+        if streamed:
+            return {"index": 0, "delta": {"content": text}}
+        return {"index": 0, "message": {"role": "assistant", "content": text}}
+
+
+COMPLETION = Shape("text_completion", "text_completion", "cmpl", is_chat=False)
+CHAT = Shape("chat.completion", "chat.completion.chunk", "chatcmpl", is_chat=True)
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What an answer should carry besides text."""
+
+    token_ids: bool
+    stats: bool
+    usage: bool
+
+
+@dataclass
+class Answer:
+    """One request's answer in the making."""
+
+    worker: EngineWorker
+    ticket: Ticket
+    decoder: TextStream
+    shape: Shape
+    model: str
+    wishes: Wishes
+    created: int = field(default_factory=lambda: int(time.time()))
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def request(self) -> Request:
+        """The engine's side; scoring jobs are answered by `score_answer`."""
+        assert isinstance(self.ticket.work, Request)  # for the type checker
+        return self.ticket.work
+
+    async def whole(self) -> dict[str, Any]:
+        """The answer in one piece; EngineError if the request failed."""
+        pieces = [piece async for piece, _ in self._pieces()]
+        choice = self.shape.choice("".join(pieces), streamed=False)
+        choice |= {"finish_reason": self.request.finish_reason, "logprobs": None}
+        if self.wishes.token_ids:
+            choice["token_ids"] = self.request.output
+        body = self._head(self.shape.whole) | {"choices": [choice], "usage": self._usage()}
+        return body | (self._stats() if self.wishes.stats else {})
+
+    async def events(self) -> AsyncIterator[str]:
+        """Server-sent events; a client that goes away ends the request."""
+        try:
+            if self.shape.is_chat:
+                opening = {"index": 0, "delta": {"role": "assistant", "content": ""}}
+                yield self._event({"choices": [opening | {"finish_reason": None}]})
+            async for piece, ids in self._pieces():
+                choice = self.shape.choice(piece, streamed=True)
+                choice["finish_reason"] = self.request.finish_reason
+                if self.wishes.token_ids:
+                    choice["token_ids"] = ids
+                last = self.request.finish_reason is not None and self.wishes.stats
+                yield self._event({"choices": [choice]} | (self._stats() if last else {}))
+            if self.wishes.usage:
+                yield self._event({"choices": [], "usage": self._usage()})
+            yield "data: [DONE]\n\n"
+        except EngineError as error:
+            yield f"data: {json.dumps(error_body(str(error), 'server_error'))}\n\n"
+        finally:
+            self.worker.abort(self.ticket)
+
+    async def _pieces(self) -> AsyncIterator[tuple[str, list[int]]]:
+        """Text and ids of each step, the stop token's text left out.
+
+        The finish reason is read on the event loop after the engine set it on its thread: it is
+        set before the last event is sent.
+        """
+        async for event in self.ticket.stream():
+            if self.request.error is not None:
+                raise EngineError(self.request.error)
+            piece = self.decoder.push([t for t in event.ids if t not in self.request.stop_ids])
+            if event.last:
+                piece += self.decoder.finish()
+            yield piece, list(event.ids)
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": f"{self.shape.prefix}-{self.name}",
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+        }
+
+    def _event(self, body: dict[str, Any]) -> str:
+        return f"data: {json.dumps(self._head(self.shape.chunk) | body)}\n\n"
+
+    def _usage(self) -> dict[str, int]:
+        stats = self.request.stats
+        return {
+            "prompt_tokens": stats.prompt_tokens,
+            "completion_tokens": stats.completion_tokens,
+            "total_tokens": stats.prompt_tokens + stats.completion_tokens,
+        }
+
+    def _stats(self) -> dict[str, Any]:
+        request, stats = self.request, self.request.stats
+        return {
+            "ddtree": {
+                "method": request.speculation.method,
+                "budget": request.drafting.budget,
+                "topk": request.drafting.topk,
+                "draft_window": request.drafting.window if request.speculates else None,
+                "prompt_tokens": stats.prompt_tokens,
+                "completion_tokens": stats.completion_tokens,
+                "rounds": stats.rounds,
+                "accepted_histogram": stats.accepted_histogram,
+                "acceptance_length": stats.acceptance_length,
+                "tree_nodes": stats.tree_nodes,
+                "cut_tokens": stats.cut_tokens,
+                "stage_seconds": stats.stage_seconds,
+                "token_ids": request.output,
+            }
+        }
+
+
+async def score_answer(ticket: Ticket, model: str) -> dict[str, Any]:
+    """Scores of a prompt, one entry per prompt position, null where none was asked for."""
+    job = ticket.work
+    assert isinstance(job, ScoreJob)  # for the type checker
+    async for _ in ticket.stream():
+        pass
+    blank: list[Any] = [None] * job.first
+    logprobs = {
+        "token_ids": list(job.ids),
+        "token_logprobs": blank + [s.token_logprob for s in job.scores],
+        "token_logits": blank + [s.token_logit for s in job.scores],
+        "top_ids": blank + [s.top_ids for s in job.scores],
+        "top_logits": blank + [s.top_logits for s in job.scores],
+    }
+    choice = {"index": 0, "text": "", "finish_reason": "length", "logprobs": logprobs}
+    usage = {"prompt_tokens": len(job.ids), "completion_tokens": 0, "total_tokens": len(job.ids)}
+    return {
+        "id": f"cmpl-{uuid.uuid4().hex}",
+        "object": "text_completion",
+        "created": int(time.time()),
+        "model": model,
+        "choices": [choice],
+        "usage": usage,
+    }
+
+
+def error_body(message: str, kind: str, param: str | None = None) -> dict[str, Any]:
+    """OpenAI's error shape."""
+    return {"error": {"message": message, "type": kind, "param": param, "code": None}}
