@@ -19,6 +19,7 @@ from ddtree.records.statistics import paired_ratio
 
 
 def main() -> None:
+    """Measure every context and concurrency."""
     options = parser(__doc__)
     options.add_argument("--contexts", default="60,1024")
     options.add_argument("--concurrencies", default="1,4,8")

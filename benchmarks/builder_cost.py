@@ -1,6 +1,6 @@
 """What building trees costs, next to the heap it replaces, from the same top-k tables.
 
-    python benchmarks/builder_cost.py --out benchmarks/results/HARDWARE/builder_cost.json
+python benchmarks/builder_cost.py --out benchmarks/results/HARDWARE/builder_cost.json
 """
 
 import statistics
@@ -13,6 +13,7 @@ from ddtree.core import LevelwiseBuilder, build_heap, layout_tree, top_candidate
 
 
 def main() -> None:
+    """Measure every batch size, budget and topk."""
     options = parser(__doc__)
     options.add_argument("--repeats", type=int, default=200)
     args = options.parse_args()

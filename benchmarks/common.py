@@ -15,7 +15,6 @@ from pathlib import Path
 
 import torch
 
-from ddtree.cli.paths import cache_dir
 from ddtree.engine import EngineConfig, LoadedEngine, load_engine
 from ddtree.models.zoo import ModelPaths, resolve
 
@@ -51,6 +50,8 @@ def paths_of(model: str) -> ModelPaths:
     if "," in model:
         target, drafter = model.split(",")
         return ModelPaths(Path(target), Path(drafter), Path(target).name)
+    from ddtree.cli.paths import cache_dir  # the command line's packages, not needed for folders
+
     return resolve(model, cache_dir())
 
 
@@ -100,7 +101,11 @@ def progress(*parts: object) -> None:
 def _git(*arguments: str) -> str | None:
     try:
         run = subprocess.run(
-            ["git", *arguments], capture_output=True, text=True, check=True, cwd=Path(__file__).parent
+            ["git", *arguments],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=Path(__file__).parent,
         )
     except (OSError, subprocess.CalledProcessError):
         return None

@@ -20,6 +20,7 @@ GAP = 1e-3  # a smaller difference of logits is float32 noise between one row an
 
 
 def main() -> None:
+    """Decode the grid and compare."""
     options = parser(__doc__)
     options.add_argument("--prompts", type=int, default=20)
     options.add_argument("--long", type=int, default=4, help="prompts of over 1,024 tokens")

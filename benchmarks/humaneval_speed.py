@@ -28,6 +28,7 @@ ARMS = {
 
 
 def main() -> None:
+    """Decode every prompt with every arm."""
     options = parser(__doc__)
     options.add_argument("--prompts", type=int, default=40)
     options.add_argument("--tokens", type=int, default=128)

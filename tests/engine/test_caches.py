@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from support.drafts import with_drafts
-from support.reference import draw_prompt
-from support.tiny import tiny_drafter, tiny_target
 
 from ddtree.core import Candidates, LevelwiseBuilder, layout_tree
 from ddtree.engine import Engine, EngineConfig, SamplingParams, Speculation
 from ddtree.engine.plan import _cut_spans, verify_plan
 from ddtree.engine.pool import KVPool
+from support.drafts import with_drafts
+from support.reference import draw_prompt
+from support.tiny import tiny_drafter, tiny_target
 
 COUNT = 24
 
@@ -54,7 +54,9 @@ def test_cache_after_commits_equals_a_plain_run(target):
     assert request.output == output
     assert any(moved)
     length = len(prompt) + COUNT - 1
-    torch.testing.assert_close(columns(tree, 0, length), columns(plain, 0, length), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        columns(tree, 0, length), columns(plain, 0, length), atol=1e-6, rtol=0
+    )
 
 
 def test_every_row_s_logits_equal_its_own_chain(target):

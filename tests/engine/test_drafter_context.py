@@ -2,15 +2,15 @@
 
 import pytest
 import torch
-from support.dense_drafter import dense_logits
-from support.drafts import oracle, with_drafts
-from support.reference import draw_prompt
-from support.tiny import tiny_drafter, tiny_target
 
 from ddtree.core import causal_rows
 from ddtree.engine import Engine, EngineConfig, SamplingParams, Speculation
 from ddtree.engine.plan import verify_plan
 from ddtree.engine.pool import KVPool
+from support.dense_drafter import dense_logits
+from support.drafts import oracle, with_drafts
+from support.reference import draw_prompt
+from support.tiny import tiny_drafter, tiny_target
 
 WINDOW, BLOCK = 9, 5
 LENGTHS = [1, WINDOW - BLOCK, WINDOW - 1, WINDOW, WINDOW + 1, WINDOW + BLOCK, 2 * WINDOW - 1]

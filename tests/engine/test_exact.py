@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+
+from ddtree.engine import Engine, EngineConfig, SamplingParams, Speculation
 from support.drafts import hostile, oracle, with_drafts
 from support.reference import draw_prompt
 from support.tiny import tiny_drafter, tiny_target
-
-from ddtree.engine import Engine, EngineConfig, SamplingParams, Speculation
 
 COUNT = 24
 METHODS = [

@@ -1,12 +1,12 @@
 """How requests end, what they leave behind, and what is refused."""
 
 import pytest
-from support.drafts import oracle, with_drafts
-from support.reference import draw_prompt
-from support.tiny import tiny_drafter, tiny_target
 
 from ddtree.engine import Engine, EngineConfig, SamplingParams, Speculation
 from ddtree.errors import ConfigError, RequestError
+from support.drafts import oracle, with_drafts
+from support.reference import draw_prompt
+from support.tiny import tiny_drafter, tiny_target
 
 COUNT = 20
 TREE = Speculation("ddtree", 8, 4)
@@ -72,6 +72,13 @@ def test_context_limit_ends_with_length(target, case):
     assert request.finish_reason == "length"
     longest = engine.generate([list(range(15))], SamplingParams(1000), TREE)[0]
     assert len(longest.output) == 1
+
+
+def test_a_chain_wider_than_the_largest_budget(target, case):
+    """The caches hold a chain's rows at the end of the context too."""
+    engine = make_engine(target, case, max_context=12, max_budget=1, max_topk=1, slots=2)
+    requests = engine.generate([case[0]] * 2, SamplingParams(1000), Speculation("chain"))
+    assert [r.output for r in requests] == [case[1][:5]] * 2
 
 
 def test_abort_frees_the_slot(target, case):

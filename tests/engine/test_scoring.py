@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from support.tiny import tiny_drafter, tiny_target
 
 from ddtree.engine import Engine, EngineConfig, Speculation
 from ddtree.errors import RequestError
+from support.tiny import tiny_drafter, tiny_target
 
 IDS = torch.randint(61, (20,), generator=torch.Generator().manual_seed(0)).tolist()
 

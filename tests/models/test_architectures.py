@@ -3,14 +3,14 @@
 import pytest
 import torch
 import transformers
-from support.drafts import with_drafts
-from support.reference import draw_prompt
-from support.tiny import FEATURE_LAYERS, tiny_config, tiny_drafter, tiny_model
 
 from ddtree.engine import Engine, EngineConfig, SamplingParams, Speculation
 from ddtree.errors import ModelError
 from ddtree.models.attention import attend_through_plan
 from ddtree.models.target import Target
+from support.drafts import with_drafts
+from support.reference import draw_prompt
+from support.tiny import FEATURE_LAYERS, tiny_config, tiny_drafter, tiny_model
 
 COUNT = 20
 COMMON = {
@@ -55,7 +55,7 @@ def test_trees_equal_plain_decoding(family):
         engine = Engine(target, drafter, EngineConfig(max_context=64, prefill_chunk=4))
 
         def propose(request, output=output):
-            return (output[len(request.output) :] + [0] * 4)[:3] + [0]
+            return [*(output[len(request.output) :] + [0] * 4)[:3], 0]
 
         with_drafts(engine, propose)
         for speculation in (Speculation("ar"), Speculation("chain"), Speculation("ddtree", 8, 4)):

@@ -47,7 +47,8 @@ def top_candidates(logits: Tensor, topk: int) -> Candidates:
     else:
         ids = torch.arange(padded.shape[-1], device=values.device).expand_as(padded)
         pool = padded
-    return _finish(values, _ordered_topk(pool, ids, keep))
+    # A NaN with its sign set ranks below the padding, whose ids are no tokens; the flag tells.
+    return _finish(values, _ordered_topk(pool, ids, keep).clamp(max=vocab - 1))
 
 
 def top_candidates_sorted(logits: Tensor, topk: int) -> Candidates:

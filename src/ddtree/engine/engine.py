@@ -67,7 +67,7 @@ class Engine:
         self.pool = KVPool(
             shape.num_layers,
             self.config.slots,
-            self.max_context + self.config.max_budget + 1,
+            self.max_context + self._widest_round(drafter),
             (shape.num_kv_heads, shape.head_dim),
             torch.empty(0, dtype=target.dtype, device=target.device),
         )
@@ -313,6 +313,11 @@ class Engine:
                 f"has {len(prompt)} tokens; with at least one generated token the limit is "
                 f"{self.max_context} in all",
             )
+
+    def _widest_round(self, drafter: Drafter | None) -> int:
+        """Rows of the widest round a request can ask for; a chain is as wide as the block."""
+        block = 0 if drafter is None else drafter.config.block_size
+        return max(self.config.max_budget + 1, block)
 
     def _resolve_context(self) -> int:
         limit = self.target.shape.max_positions

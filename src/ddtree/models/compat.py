@@ -8,10 +8,12 @@ import io
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
 import transformers
+from gguf import GGUFReader, ReaderField
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
@@ -21,6 +23,15 @@ from ddtree.errors import ModelError
 
 # Rotary embeddings of these types look at the largest position of a batch.
 LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
+
+_SPECIAL_TOKENS: Mapping[str, str] = MappingProxyType(
+    {
+        "bos_token": "bos_token_id",
+        "eos_token": "eos_token_id",
+        "unk_token": "unknown_token_id",
+        "pad_token": "padding_token_id",
+    }
+)
 
 # What transformers and its readers raise on a folder or file they can't use.
 _LOADING_ERRORS = (
@@ -111,6 +122,7 @@ def load_gguf(file: Path, dtype: torch.dtype) -> GgufModel:
                 **_dequantize(name),
             )
             tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name, local_files_only=True)
+            _follow_metadata(tokenizer, GGUFReader(str(file)).fields)
     except _LOADING_ERRORS as error:
         raise ModelError(f"{file}: transformers can't read this GGUF file: {error}") from error
     _refuse_missing_weights(file, info)
@@ -162,6 +174,22 @@ def _dequantize(name: str) -> dict[str, object]:
     if gguf_config is None:
         return {}
     return {"quantization_config": gguf_config(gguf_file=name, dequantize=True)}
+
+
+def _follow_metadata(tokenizer: Tokenizer, fields: Mapping[str, ReaderField]) -> None:
+    """Take the special tokens from the file, and decode to what was encoded.
+
+    transformers 5.12 gives the end of a sequence the token of its beginning, and its clean-up
+    drops spaces before punctuation.
+    """
+    for name, key in _SPECIAL_TOKENS.items():
+        field = fields.get(f"tokenizer.ggml.{key}")
+        if field is not None:
+            token = tokenizer.convert_ids_to_tokens(int(field.contents()))
+            setattr(tokenizer, name, token)
+            tokenizer.init_kwargs.pop(f"{name}_id", None)
+    tokenizer.clean_up_tokenization_spaces = False
+    tokenizer.init_kwargs["clean_up_tokenization_spaces"] = False
 
 
 def _refuse_missing_weights(path: Path, info: Mapping[str, Collection[str]]) -> None:

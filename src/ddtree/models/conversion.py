@@ -13,6 +13,8 @@ from ddtree.errors import ModelError
 from ddtree.models import compat
 from ddtree.models.download import publish_folder, scratch_folder, sha256_of
 
+# Raised whenever the same source would be written differently: older folders are made anew.
+FORMAT = 1
 MANIFEST_NAME = "manifest.json"
 WEIGHTS_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
@@ -25,6 +27,7 @@ class Manifest:
     `model_sha256` is of model.safetensors, None if the weights are in shards.
     """
 
+    format: int
     source: str
     source_sha256: str
     model_sha256: str | None
@@ -57,6 +60,7 @@ def convert_into(
         check_model_folder(made, f"conversion of {gguf.name}")
         weights = made / WEIGHTS_NAME
         manifest = Manifest(
+            format=FORMAT,
             source=gguf.name,
             source_sha256=source_sha256,
             model_sha256=sha256_of(weights) if weights.is_file() else None,
@@ -82,7 +86,8 @@ def read_manifest(folder: Path, source_sha256: str) -> Manifest | None:
         check_model_folder(folder, str(folder))
     except (OSError, ValueError, TypeError, ModelError):
         return None
-    return manifest if manifest.source_sha256 == source_sha256 else None
+    is_current = (manifest.format, manifest.source_sha256) == (FORMAT, source_sha256)
+    return manifest if is_current else None
 
 
 def check_model_folder(folder: Path, what: str) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
@@ -33,9 +34,13 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 class RequestLog:
-    """`requests.jsonl`, opened to append. One writer; a torn last line is cut off on opening."""
+    """`requests.jsonl`, opened to append. A torn last line is cut off on opening.
+
+    One log per file; its threads may append at the same time.
+    """
 
     def __init__(self, path: Path) -> None:
+        self._lock = threading.Lock()
         self._file = path.open("ab", buffering=0)
         try:
             _mend(path)
@@ -50,14 +55,15 @@ class RequestLog:
         When the write fails (disk full), the batch is taken back whole and OSError goes on.
         """
         data = memoryview("".join(record.to_json() + "\n" for record in records).encode())
-        before = self._file.seek(0, os.SEEK_END)
-        try:
-            while data:
-                data = data[self._file.write(data) :]
-            os.fsync(self._file.fileno())
-        except OSError:
-            self._file.truncate(before)
-            raise
+        with self._lock:
+            before = self._file.seek(0, os.SEEK_END)
+            try:
+                while data:
+                    data = data[self._file.write(data) :]
+                os.fsync(self._file.fileno())
+            except OSError:
+                self._file.truncate(before)
+                raise
 
     def close(self) -> None:
         """Close the file."""

@@ -180,14 +180,16 @@ def _histogram(records: Sequence[RequestRecord]) -> list[int]:
 def _busy_spans(
     records: Sequence[RequestRecord], concurrency: int
 ) -> tuple[tuple[float, float], ...]:
-    """Spans with at least `concurrency` requests in flight, in order, not touching."""
+    """Spans with at least `concurrency` requests in flight, in order.
+
+    A slot handed over at once ends one span and begins the next at the same time.
+    """
     events = []
     for record in records:
         last = record.chunk_times_s[-1] if record.chunk_times_s else record.sent_s
         events.append((record.sent_s, 1))
         events.append((last if record.end_s is None else record.end_s, -1))
-    # At equal times a start goes first: a slot handed over at once was never free.
-    events.sort(key=lambda event: (event[0], -event[1]))
+    events.sort()
     spans, in_flight, start = [], 0, 0.0
     for when, change in events:
         if change == 1 and in_flight == concurrency - 1:

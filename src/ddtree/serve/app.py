@@ -152,9 +152,13 @@ def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"] if part != "body")
+        broken = first["type"] == "json_invalid"
+        field = "" if broken else ".".join(str(part) for part in first["loc"] if part != "body")
         return JSONResponse(
-            error_body(f"{field or 'body'}: {first['msg']}", "invalid_request_error", field), 400
+            error_body(
+                f"{field or 'body'}: {first['msg']}", "invalid_request_error", field or None
+            ),
+            400,
         )
 
     @app.exception_handler(DDTreeError)

@@ -44,6 +44,13 @@ class Wishes:
     usage: bool
 
 
+@dataclass(frozen=True)
+class _Piece:
+    text: str
+    ids: list[int]
+    last: bool
+
+
 @dataclass
 class Answer:
     """One request's answer in the making."""
@@ -65,8 +72,8 @@ class Answer:
 
     async def whole(self) -> dict[str, Any]:
         """The answer in one piece; EngineError if the request failed."""
-        pieces = [piece async for piece, _ in self._pieces()]
-        choice = self.shape.choice("".join(pieces), streamed=False)
+        text = "".join([piece.text async for piece in self._pieces()])
+        choice = self.shape.choice(text, streamed=False)
         choice |= {"finish_reason": self.request.finish_reason, "logprobs": None}
         if self.wishes.token_ids:
             choice["token_ids"] = self.request.output
@@ -79,13 +86,13 @@ class Answer:
             if self.shape.is_chat:
                 opening = {"index": 0, "delta": {"role": "assistant", "content": ""}}
                 yield self._event({"choices": [opening | {"finish_reason": None}]})
-            async for piece, ids in self._pieces():
-                choice = self.shape.choice(piece, streamed=True)
-                choice["finish_reason"] = self.request.finish_reason
+            async for piece in self._pieces():
+                choice = self.shape.choice(piece.text, streamed=True)
+                choice["finish_reason"] = self.request.finish_reason if piece.last else None
                 if self.wishes.token_ids:
-                    choice["token_ids"] = ids
-                last = self.request.finish_reason is not None and self.wishes.stats
-                yield self._event({"choices": [choice]} | (self._stats() if last else {}))
+                    choice["token_ids"] = piece.ids
+                stats = self._stats() if piece.last and self.wishes.stats else {}
+                yield self._event({"choices": [choice]} | stats)
             if self.wishes.usage:
                 yield self._event({"choices": [], "usage": self._usage()})
             yield "data: [DONE]\n\n"
@@ -94,19 +101,19 @@ class Answer:
         finally:
             self.worker.abort(self.ticket)
 
-    async def _pieces(self) -> AsyncIterator[tuple[str, list[int]]]:
+    async def _pieces(self) -> AsyncIterator[_Piece]:
         """Text and ids of each step, the stop token's text left out.
 
-        The finish reason is read on the event loop after the engine set it on its thread: it is
-        set before the last event is sent.
+        The engine's thread may be ahead of the events, so what it says of the request's end
+        counts only with the last one.
         """
         async for event in self.ticket.stream():
-            if self.request.error is not None:
-                raise EngineError(self.request.error)
-            piece = self.decoder.push([t for t in event.ids if t not in self.request.stop_ids])
+            text = self.decoder.push([t for t in event.ids if t not in self.request.stop_ids])
             if event.last:
-                piece += self.decoder.finish()
-            yield piece, list(event.ids)
+                if self.request.error is not None:
+                    raise EngineError(self.request.error)
+                text += self.decoder.finish()
+            yield _Piece(text, list(event.ids), event.last)
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {

@@ -1,0 +1,134 @@
+"""A cell's measurements as a ledger and a request log hold them, and ratios between two cells.
+
+Pairs are made inside a block by prompt: both arms ran it on the same server, minutes apart at
+most. Only `ok` blocks give ratios.
+"""
+
+import dataclasses
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ddtree.errors import ConfigError
+from ddtree.records.ledger import BlockRow, CellRow
+from ddtree.records.metrics import (
+    busy_window,
+    decode_tokens_per_s,
+    end_to_end_tokens_per_s,
+    reconciliation_error,
+)
+from ddtree.records.requests import RequestRecord
+from ddtree.records.statistics import Estimate, paired_ratio, throughput_ratio
+
+Blocks = Mapping[int, Sequence[RequestRecord]]
+
+
+@dataclass(frozen=True)
+class CellData:
+    """One cell with its requests by block.
+
+    `blocks` holds the `ok` blocks. `attempted` adds the requests of `failed` attempts: a failure
+    that a later attempt repeated still happened. `invalid_reasons` has one entry for each attempt
+    that noise on the machine voided; its requests count nowhere.
+    """
+
+    row: CellRow
+    blocks: Blocks
+    attempted: tuple[RequestRecord, ...]
+    invalid_reasons: tuple[str, ...]
+
+    @property
+    def requests(self) -> tuple[RequestRecord, ...]:
+        """Requests of the ok blocks, failed ones included."""
+        return tuple(record for block in self.blocks.values() for record in block)
+
+    @property
+    def finished(self) -> tuple[RequestRecord, ...]:
+        """Requests of the ok blocks that finished."""
+        return tuple(record for record in self.requests if record.error is None)
+
+    @property
+    def failures(self) -> Counter[str]:
+        """Failed requests by error class (the text before the first colon)."""
+        errors = (record.error for record in self.attempted)
+        return Counter(error.split(":")[0] for error in errors if error is not None)
+
+
+def gather(row: CellRow, blocks: Sequence[BlockRow], requests: Sequence[RequestRecord]) -> CellData:
+    """Sort a cell's requests into its blocks' attempts.
+
+    A request whose counts don't reconcile becomes a failed one. Requests of an attempt that the
+    ledger doesn't know (the client was killed in it) are left out. ConfigError when the requests
+    of an ok block are missing.
+    """
+    by_attempt: dict[tuple[int, int], list[RequestRecord]] = defaultdict(list)
+    for record in requests:
+        problem = reconciliation_error(record)
+        if problem is not None:
+            record = dataclasses.replace(record, error=f"counts: {problem}")
+        by_attempt[record.block, record.attempt].append(record)
+    counted = [block for block in blocks if block.state in ("ok", "failed")]
+    for block in counted:
+        if block.state == "ok" and (block.index, block.attempt) not in by_attempt:
+            raise ConfigError(
+                f"cell {row.key[:12]}, block {block.index}: ok in the ledger, but the request log "
+                "has nothing of it; the run folder is damaged"
+            )
+    return CellData(
+        row=row,
+        blocks={
+            block.index: tuple(by_attempt[block.index, block.attempt])
+            for block in counted
+            if block.state == "ok"
+        },
+        attempted=tuple(r for block in counted for r in by_attempt[block.index, block.attempt]),
+        invalid_reasons=tuple(b.reason or "no reason" for b in blocks if b.state == "invalid"),
+    )
+
+
+def pairs(
+    candidate: Blocks, baseline: Blocks
+) -> Iterator[list[tuple[RequestRecord, RequestRecord]]]:
+    """For each common block, in order: (candidate, baseline) of each prompt that both finished."""
+    for index in sorted(candidate.keys() & baseline.keys()):
+        base = {r.prompt_id: r for r in baseline[index] if r.error is None}
+        yield [
+            (record, base[record.prompt_id])
+            for record in candidate[index]
+            if record.error is None and record.prompt_id in base
+        ]
+
+
+def speedup(candidate: Blocks, baseline: Blocks, concurrency: int, seed: int) -> Estimate:
+    """Decode speed-up: per prompt at concurrency 1, of system throughputs by block above.
+
+    Answers that came in one chunk, and blocks in which the slots were never all busy, give no
+    ratio.
+    """
+    if concurrency == 1:
+        return _prompt_ratio(candidate, baseline, decode_tokens_per_s, seed)
+    rates = []
+    for index in sorted(candidate.keys() & baseline.keys()):
+        windows = [busy_window(side[index], concurrency) for side in (candidate, baseline)]
+        found = [window.tokens_per_s for window in windows if window and window.tokens]
+        if len(found) == len(windows):
+            rates.append(found)
+    return throughput_ratio([rate[0] for rate in rates], [rate[1] for rate in rates], seed)
+
+
+def end_to_end_speedup(candidate: Blocks, baseline: Blocks, seed: int) -> Estimate:
+    """Geometric mean of per-prompt ratios of tokens / end-to-end time, prompt work included."""
+    return _prompt_ratio(candidate, baseline, end_to_end_tokens_per_s, seed)
+
+
+def _prompt_ratio(
+    candidate: Blocks,
+    baseline: Blocks,
+    speed: Callable[[RequestRecord], float | None],
+    seed: int,
+) -> Estimate:
+    ratios = []
+    for block in pairs(candidate, baseline):
+        speeds = [(speed(mine), speed(base)) for mine, base in block]
+        ratios.append([a / b for a, b in speeds if a is not None and b is not None])
+    return paired_ratio(ratios, seed)

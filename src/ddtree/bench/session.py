@@ -1,0 +1,226 @@
+"""The servers of a run: the one under test, and one without a drafter for the control."""
+
+import asyncio
+import hashlib
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from ddtree.bench.spec import BenchSpec
+from ddtree.endpoint.calls import Deadlines
+from ddtree.endpoint.client import ServerClient
+from ddtree.endpoint.launch import LaunchPlan, ServerProcess, free_port
+from ddtree.errors import ConfigError
+
+_HOST = "127.0.0.1"
+# What of /server_info could change a result, beside the model and the drafter.
+_SETTINGS = (
+    *("device", "threads", "omp_wait_policy", "slots", "max_context", "prefill_chunk"),
+    *("block_size", "draft_window", "window_kind", "torch", "transformers"),
+)
+
+
+class Server(Protocol):
+    """A server that is ready."""
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        ...
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids whose trees are the server's own."""
+        ...
+
+    def check_alive(self) -> None:
+        """EndpointError once it has died."""
+        ...
+
+    async def stop(self) -> None:
+        """End it; nothing of it is left."""
+        ...
+
+
+class Backend(Protocol):
+    """Starts servers."""
+
+    async def start(self, *, drafter: bool) -> Server:
+        """A server that has generated; EndpointError when it can't."""
+        ...
+
+
+@dataclass(frozen=True)
+class LaunchedServer:
+    """A `ddtree serve` process."""
+
+    process: ServerProcess
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return self.process.plan.url
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The server process."""
+        return (self.process.pid,)
+
+    def check_alive(self) -> None:
+        """EndpointError with the end of its log once it has exited."""
+        self.process.check_alive()
+
+    async def stop(self) -> None:
+        """End it and all it started."""
+        await asyncio.to_thread(self.process.stop)
+
+
+@dataclass(frozen=True)
+class ServeBackend:
+    """Launches `ddtree serve` for a spec; logs go to the run folder.
+
+    `environment` is the servers' whole environment.
+    """
+
+    spec: BenchSpec
+    folder: Path
+    environment: Mapping[str, str]
+
+    async def start(self, *, drafter: bool) -> LaunchedServer:
+        """Launch on a free port and wait until it generates."""
+        port = free_port(_HOST)
+        name = "server" if drafter else "server-no-drafter"
+        plan = LaunchPlan(
+            command=self._command(port, drafter),
+            environment=self.environment,
+            host=_HOST,
+            port=port,
+            log_path=self.folder / "logs" / f"{name}.log",
+            ready_s=self.spec.deadlines.ready_s,
+        )
+        process = ServerProcess(plan)
+        try:
+            await process.wait_ready()
+        except BaseException:
+            process.stop()
+            raise
+        return LaunchedServer(process)
+
+    def _command(self, port: int, drafter: bool) -> list[str]:
+        command = [sys.executable, "-m", "ddtree", "serve", "--model", self.spec.model]
+        command += ["--port", str(port), "--host", _HOST, "--dtype", self.spec.dtype]
+        command += ["--slots", str(max(self.spec.concurrencies))]
+        chosen = self.spec.drafter if drafter else "none"
+        return command if chosen is None else [*command, "--drafter", chosen]
+
+
+class Connection:
+    """One server with its client, restartable. Use as an async context manager."""
+
+    def __init__(self, backend: Backend, spec: BenchSpec, *, drafter: bool = True) -> None:
+        self._backend = backend
+        self._spec = spec
+        self._drafter = drafter
+        self._server: Server | None = None
+        self._client: ServerClient | None = None
+
+    @property
+    def client(self) -> ServerClient:
+        """Client of the running server."""
+        assert self._client is not None
+        return self._client
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The server's processes, none when it is stopped."""
+        return self._server.pids if self._server is not None else ()
+
+    def check_alive(self) -> None:
+        """EndpointError once the server has died."""
+        assert self._server is not None
+        self._server.check_alive()
+
+    async def restart(self) -> None:
+        """Stop what is left of the server and start a fresh one."""
+        await self._close()
+        await self._start()
+
+    async def __aenter__(self) -> Self:
+        await self._start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._close()
+
+    async def _start(self) -> None:
+        self._server = await self._backend.start(drafter=self._drafter)
+        limits = self._spec.deadlines
+        deadlines = Deadlines(limits.first_token_s, limits.silence_s, limits.request_s)
+        client = ServerClient(self._server.url, deadlines=deadlines)
+        self._client = await client.__aenter__()
+
+    async def _close(self) -> None:
+        if self._client is not None:
+            await self._client.__aexit__(None, None, None)
+            self._client = None
+        if self._server is not None:
+            await self._server.stop()
+            self._server = None
+
+
+@dataclass(frozen=True)
+class ServerIdentity:
+    """What of a server could change a result, as it states it itself."""
+
+    model_sha256: str
+    drafter_sha256: str | None
+    version: str
+    settings: tuple[tuple[str, str], ...]
+
+
+def identify(info: dict[str, Any]) -> ServerIdentity:
+    """From /server_info; a model or drafter given as a path here is hashed file by file."""
+    drafter = info.get("drafter")
+    return ServerIdentity(
+        model_sha256=_fingerprint(str(info.get("target") or info.get("model"))),
+        drafter_sha256=None if drafter is None else _fingerprint(str(drafter)),
+        version=str(info.get("version")),
+        settings=tuple((name, str(info.get(name))) for name in _SETTINGS),
+    )
+
+
+def check_fits(spec: BenchSpec, info: dict[str, Any]) -> None:
+    """ConfigError naming the setting that the server can't serve."""
+    needs = {
+        "contexts + max_tokens": (max(spec.contexts) + spec.max_tokens, "max_context"),
+        "concurrencies": (max(spec.concurrencies), "slots"),
+        "budget": (max((arm.budget or 0 for arm in spec.arms), default=0), "max_budget"),
+        "topk": (max((arm.topk or 0 for arm in spec.arms), default=0), "max_topk"),
+    }
+    for name, (needed, limit) in needs.items():
+        allowed = info.get(limit)
+        if allowed is not None and needed > allowed:
+            raise ConfigError(f"{name}: the run needs {needed}, the server's {limit} is {allowed}")
+    dtype = info.get("dtype")
+    if dtype != spec.dtype:
+        raise ConfigError(f"dtype: the run asks for {spec.dtype}, the server runs {dtype}")
+
+
+def _fingerprint(name: str) -> str:
+    digest = hashlib.sha256(json.dumps(Path(name).name).encode())
+    path = Path(name).expanduser()
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    for file in files:
+        if file.is_file():
+            with file.open("rb") as handle:
+                digest.update(hashlib.file_digest(handle, "sha256").digest())
+    return digest.hexdigest()

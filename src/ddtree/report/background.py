@@ -1,0 +1,95 @@
+"""How each number is defined, where the run comes from, and the specification it followed."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from ddtree.report.numbers import DASH
+
+METRICS: tuple[tuple[str, str], ...] = (
+    (
+        "Speed-up",
+        "Against the named baseline, same prompts, same blocks. Concurrency 1: geometric mean of "
+        "per-prompt decode ratios. Above 1: ratio of system throughputs. Answers that fit in one "
+        "chunk are left out and counted.",
+    ),
+    ("Interval", "Two-sided confidence interval of a paired bootstrap over blocks, then prompts."),
+    (
+        "End-to-end speed-up",
+        "The same comparison from request sent to last token, so the prompt's processing, which "
+        "no draft shortens, is in it.",
+    ),
+    ("Time to first token", "Request sent to first token, on the client's clock."),
+    (
+        "Time per output token",
+        "(Last chunk's time − first chunk's time) / (output tokens − tokens in the first chunk).",
+    ),
+    ("Decode tokens per second", "1 / time per output token, of one request: what one user sees."),
+    (
+        "System tokens per second",
+        "Tokens inside the window in which all concurrent slots are busy / its length.",
+    ),
+    (
+        "Acceptance length",
+        "1 + sum(accepted draft tokens) / rounds, counted before any cut by a stop or a limit; the "
+        "1 is the bonus token.",
+    ),
+    ("Acceptance by depth", "Share of rounds that accepted at least d draft tokens."),
+    ("Round", "One draft, verify, accept, commit; its time is the sum of its stages."),
+    ("Budget, topk", "Draft nodes verified per round, root not counted; candidates per depth."),
+    ("Draft window", "Committed context tokens that the drafter sees; positions stay absolute."),
+    (
+        "Control of speed",
+        "Decode speed of ar on a server with the drafter loaded / on a server without one.",
+    ),
+    (
+        "Losslessness",
+        "Every greedy output against the baseline's, token by token. Exact: identical. Near-ties: "
+        "differs only where the baseline's own logits lie within rounding. Not lossless: a suspect "
+        "(a gap larger than the control explains) or a bug (beyond that).",
+    ),
+    (
+        "Gap in ULPs",
+        "Difference of the baseline's logits for the two tokens, in units in the last place of "
+        "bf16 at the size of the top logit.",
+    ),
+    (
+        "Control of rounding",
+        "The baseline's own prefixes scored without a drafter, one row against as many rows as a "
+        "verification takes: flips of the top token and the largest gap.",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One line of provenance; `name` is the path of keys to it."""
+
+    name: str
+    value: str
+
+
+def facts(provenance: dict[str, Any]) -> tuple[Fact, ...]:
+    """Provenance flattened, in its own order: `versions.torch`, `2.13.0`."""
+    return tuple(_flatten("", provenance))
+
+
+def _flatten(path: str, value: Any) -> Iterator[Fact]:
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _flatten(f"{path}.{key}" if path else str(key), inner)
+    elif isinstance(value, list | tuple) and not any(isinstance(v, dict | list) for v in value):
+        yield Fact(path, ", ".join(str(item) for item in value) or DASH)
+    elif path:
+        yield Fact(path, DASH if value in (None, "", {}) else str(value))
+
+
+def spec_text(spec: dict[str, Any]) -> str:
+    """The specification as YAML, keys in their own order; empty for an empty one."""
+    if not spec:
+        return ""
+    plain = json.loads(json.dumps(spec, default=str))
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=88).rstrip()

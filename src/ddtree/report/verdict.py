@@ -1,0 +1,189 @@
+"""What the page says first: the arm to ship, why, where, and what speaks against it."""
+
+from dataclasses import dataclass
+
+from ddtree.records.arms import Arm
+from ddtree.records.summary import CellSummary, Choice
+from ddtree.report.checks import Check, checks
+from ddtree.report.numbers import (
+    DASH,
+    Shown,
+    bounds,
+    count,
+    fixed,
+    is_number,
+    missing,
+    number,
+    times,
+)
+from ddtree.report.run import Run, arm_meaning, barred, is_win, ratio, where
+
+
+@dataclass(frozen=True)
+class ChoiceRow:
+    """One line of the choice table. `withdrawn` is the reason an unfit choice is not shown."""
+
+    context: int
+    concurrency: int
+    arm: str
+    withdrawn: str
+    speedup: Shown
+    vs_chain: Shown
+    decode: Shown
+    acceptance: Shown
+    grade: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class VerdictView:
+    """The first section. `arm` is empty where nothing is recommended."""
+
+    headline: str
+    arm: str
+    meaning: str
+    speedup: Shown
+    against: str
+    why: str
+    choices: tuple[ChoiceRow, ...]
+    checks: tuple[Check, ...]
+    warnings: tuple[str, ...]
+
+
+def verdict_view(run: Run) -> VerdictView:
+    """Lay out the verdict, withdrawing whatever rests on a cell that is not valid and lossless."""
+    verdict = run.summary.verdict
+    choices = tuple(_choice_row(run, choice) for choice in run.summary.verdict.choices)
+    withdrawn = "" if verdict.arm is None else _unfit(run, verdict.arm, run.judged(verdict.arm))
+    headline, arm = verdict.headline, verdict.arm
+    if arm is not None and withdrawn:
+        headline = f"No arm is recommended: the run names {arm.label}, but {withdrawn}."
+        arm = None
+    return VerdictView(
+        headline=headline,
+        arm="" if arm is None else arm.label,
+        meaning="" if arm is None else arm_meaning(arm),
+        speedup=number(verdict.speedup, 2, "the run gives no overall number"),
+        against="" if arm is None else _against(run, arm),
+        why=_why_none(run) if arm is None else _why(run, arm),
+        choices=choices,
+        checks=checks(run),
+        warnings=verdict.warnings,
+    )
+
+
+def _unfit(run: Run, arm: Arm, cells: tuple[CellSummary, ...]) -> str:
+    if arm == run.baseline or arm.method == "ar":
+        return ""
+    if not cells:
+        return "no cell measured it"
+    bad = [cell for cell in cells if barred(cell)]
+    return f"{where(bad[0])} is {barred(bad[0])}" if bad else ""
+
+
+def _against(run: Run, arm: Arm) -> str:
+    cells = sorted(
+        (c for c in run.judged(arm) if is_number(c.speedup)), key=lambda cell: cell.speedup or 0.0
+    )
+    text = f"against {run.baseline.label}"
+    if not cells:
+        return text
+    if len(cells) == 1:
+        interval = cells[0].speedup_interval
+        shown = "no interval, too few pairs" if interval is None else _level(interval.level)
+        return f"{text}; {shown}" + ("" if interval is None else f" {bounds(interval)}")
+    ends = (("lowest", cells[0]), ("highest", cells[-1]))
+    return f"{text}, geometric mean over {len(cells)} settings; " + "; ".join(
+        f"{name} {_with_interval(c)} at context {c.context}, concurrency {c.concurrency}"
+        for name, c in ends
+    )
+
+
+def _level(level: float) -> str:
+    return f"{100 * level:g} % interval"
+
+
+def _with_interval(cell: CellSummary) -> str:
+    text = ratio(cell.speedup or 0.0)
+    interval = cell.speedup_interval
+    return text if interval is None else f"{text} ({bounds(interval)})"
+
+
+def _why(run: Run, arm: Arm) -> str:
+    """Speed-up taken apart: tokens per round over the cost of a round in baseline steps."""
+    pairs = [
+        (c.acceptance_length, c.acceptance_length / c.speedup)
+        for c in run.judged(arm)
+        if c.acceptance_length is not None
+        and c.speedup is not None
+        and is_number(c.acceptance_length)
+        and is_number(c.speedup)
+        and c.speedup > 0
+    ]
+    if arm.method == "ar" or not pairs:
+        return ""
+    return (
+        f"A round yields {_span([tokens for tokens, _ in pairs])} tokens and takes the time of "
+        f"{_span([steps for _, steps in pairs])} steps of {run.baseline.label} "
+        "(acceptance length over speed-up)."
+    )
+
+
+def _span(values: list[float]) -> str:
+    low, high = fixed(min(values), 2), fixed(max(values), 2)
+    return low if low == high else f"{low}{DASH}{high}"
+
+
+def _why_none(run: Run) -> str:
+    speculative = [c for c in run.summary.cells if c.arm.method != "ar"]
+    if not speculative:
+        return "The run holds no speculative arm."
+    fit = [c for c in speculative if not barred(c) and is_number(c.speedup)]
+    unfit = sum(1 for c in speculative if barred(c))
+    parts = []
+    if unfit:
+        total = count(len(speculative), "speculative cell")
+        parts.append(f"{unfit} of {total} cannot count.")
+    if fit:
+        best = max(fit, key=lambda cell: cell.speedup or 0.0)
+        gain = "" if is_win(best) else ", no gain"
+        parts.append(f"The best valid, lossless cell: {where(best)}, {_with_interval(best)}{gain}.")
+    else:
+        parts.append("No speculative cell is valid, lossless and compared with the baseline.")
+    return " ".join(parts)
+
+
+def _choice_row(run: Run, choice: Choice) -> ChoiceRow:
+    cells = tuple(
+        c
+        for c in run.judged(choice.arm)
+        if (c.context, c.concurrency) == (choice.context, choice.concurrency)
+    )
+    withdrawn = _unfit(run, choice.arm, cells)
+    cell = cells[0] if cells else None
+    none = missing("no cell for this choice")
+    return ChoiceRow(
+        context=choice.context,
+        concurrency=choice.concurrency,
+        arm=choice.arm.label,
+        withdrawn=withdrawn,
+        speedup=Shown("1.00×", "baseline")
+        if choice.arm == run.baseline
+        else times(choice.speedup, cell.speedup_interval if cell else None, "no number"),
+        vs_chain=_against_chain(cell) if cell else none,
+        decode=number(cell.decode_tokens_per_s, 1, "not reported") if cell else none,
+        acceptance=number(cell.acceptance_length, 2, _no_rounds(cell)) if cell else none,
+        grade="" if cell is None else cell.losslessness.grade,
+        reason=choice.reason,
+    )
+
+
+def _against_chain(cell: CellSummary) -> Shown:
+    reason = {"ar": "ar drafts nothing", "chain": "the chain itself"}.get(
+        cell.arm.method, "no pairs to compare"
+    )
+    return times(cell.speedup_vs_chain, cell.speedup_vs_chain_interval, reason)
+
+
+def _no_rounds(cell: CellSummary) -> str:
+    return "ar drafts nothing" if cell.arm.method == "ar" else "not reported"

@@ -1,0 +1,121 @@
+"""Is an arm's greedy output the baseline's? Exact, exact up to near-ties, or not lossless.
+
+Outputs that differ are scored whole, token by token, by one-row decoding of the target: after the
+first difference each token is judged on the arm's own prefix, so that one tie hides no later
+fault. What the arithmetic alone moves comes from a control without a drafter: the baseline's
+prefixes, one row against `budget + 1` rows per pass.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ddtree.records.summary import Grade, Losslessness
+from ddtree.verify.classify import Finding, judge
+from ddtree.verify.control import ControlResult
+from ddtree.verify.outputs import Comparison, Output, compare
+from ddtree.verify.scoring import Scorer
+
+OutputClass = Literal["identical", "tie", "near-tie", "suspect", "bug", "unclassified"]
+
+_SEVERITY: tuple[OutputClass, ...] = (
+    "identical",
+    "tie",
+    "near-tie",
+    "unclassified",
+    "suspect",
+    "bug",
+)
+
+
+@dataclass(frozen=True)
+class OutputGrade:
+    """One output's class, the worst of its findings, and the findings in order."""
+
+    verdict: OutputClass
+    comparison: Comparison
+    findings: tuple[Finding, ...] = ()
+
+
+async def grade_output(
+    baseline: Output,
+    arm: Output,
+    scorer: Scorer | None,
+    dtype: str,
+    control: ControlResult | None,
+) -> OutputGrade:
+    """Class one output. Without a scorer a difference is `unclassified`, unless its length is
+    a fault by itself.
+    """
+    comparison = compare(baseline, arm)
+    if comparison.identical:
+        return OutputGrade("identical", comparison)
+    if comparison.fault is not None:
+        return OutputGrade("bug", comparison)
+    if scorer is None or comparison.first_divergence is None:
+        return OutputGrade("unclassified", comparison)
+    start = len(arm.prompt)
+    positions = await scorer.score(arm.prompt + arm.token_ids, start, 1)
+    if not all(position.has_logits for position in positions):
+        return OutputGrade("unclassified", comparison)
+    tolerance = control.tolerance if control else 0.0
+    findings = [
+        judge(index, position, position.token_id, tolerance, dtype)
+        for index, position in enumerate(positions)
+        if position.token_id != position.top_ids[0]
+    ]
+    first = comparison.first_divergence
+    other = baseline.token_ids[first]
+    if other != positions[first].top_ids[0]:
+        # Both outputs left the reference here, or the baseline alone did.
+        findings.append(judge(first, positions[first], other, tolerance, dtype, baseline=True))
+    found: list[OutputClass] = [finding.verdict for finding in findings]
+    verdict = max(found, key=_SEVERITY.index)
+    findings.sort(key=lambda finding: finding.index)
+    return OutputGrade(verdict, comparison, tuple(findings))
+
+
+async def grade_cell(
+    pairs: Sequence[tuple[Output, Output]],
+    scorer: Scorer | None,
+    dtype: str,
+    control: ControlResult | None = None,
+) -> Losslessness:
+    """Grade an arm's cell over (baseline output, arm output) pairs of finished requests.
+
+    Wrap the scorer in one `CachedScorer` for a whole run. No pairs: unclassified.
+    """
+    grades = [await grade_output(base, arm, scorer, dtype, control) for base, arm in pairs]
+    return summarise_grades(grades, control)
+
+
+def summarise_grades(grades: Sequence[OutputGrade], control: ControlResult | None) -> Losslessness:
+    """A cell's losslessness from its outputs' grades; each output counts once, by its worst."""
+    verdicts = [grade.verdict for grade in grades]
+    gaps = [finding.gap_ulps for grade in grades for finding in grade.findings]
+    return Losslessness(
+        grade=_grade(verdicts),
+        outputs=len(verdicts),
+        identical=verdicts.count("identical"),
+        near_ties=verdicts.count("tie") + verdicts.count("near-tie"),
+        suspects=verdicts.count("suspect"),
+        bugs=verdicts.count("bug"),
+        largest_gap_ulps=max(gaps, default=None),
+        control_rows=control.rows if control else None,
+        control_positions=control.positions if control else 0,
+        control_flips=control.flips if control else 0,
+        control_largest_gap_ulps=control.largest_gap_ulps if control else None,
+    )
+
+
+def baseline_grade(outputs: int) -> Losslessness:
+    """The grade of the baseline's own cell."""
+    return Losslessness(grade="baseline", outputs=outputs, identical=outputs)
+
+
+def _grade(verdicts: Sequence[OutputClass]) -> Grade:
+    if "bug" in verdicts or "suspect" in verdicts:
+        return "not-lossless"
+    if not verdicts or "unclassified" in verdicts:
+        return "unclassified"
+    return "exact" if set(verdicts) == {"identical"} else "near-ties"

@@ -1,0 +1,300 @@
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from summaries import AR, CHAIN, cell, lossless, tree
+
+from ddtree.bench.recommend import arm_size, is_candidate, recommend
+from ddtree.records.arms import Arm
+from ddtree.records.summary import CellSummary, Interval, Losslessness, Verdict
+
+
+def one(*cells: CellSummary) -> Arm | None:
+    """The arm chosen at the only setting; the verdict names the same, None for `ar`."""
+    verdict = recommend([cell(AR), *cells])
+    (choice,) = verdict.choices
+    assert verdict.arm == (None if choice.arm == AR else choice.arm)
+    return choice.arm
+
+
+def test_fastest_wins() -> None:
+    assert one(cell(CHAIN, 1.5), cell(tree(8), 1.8), cell(tree(16), 1.7)) == tree(8)
+
+
+def test_within_two_percent_the_smaller_wins() -> None:
+    assert one(cell(tree(8), 1.97), cell(tree(16), 2.0)) == tree(8)
+    assert one(cell(tree(8), 1.95), cell(tree(16), 2.0)) == tree(16)
+    assert one(cell(tree(16, 8), 2.0), cell(tree(16, 4), 1.99)) == tree(16, 4)
+    assert one(cell(tree(4, 8), 2.0), cell(tree(16, 2), 2.0)) == tree(4, 8)
+    assert one(cell(CHAIN, 1.97), cell(tree(4), 2.0)) == CHAIN
+
+
+def test_ties_are_with_the_best_not_with_each_other() -> None:
+    # 1.93 ties with 1.96 and 1.96 with 2.0, but 1.93 does not tie with the best.
+    assert one(cell(tree(4), 1.93), cell(tree(8), 1.965), cell(tree(16), 2.0)) == tree(8)
+
+
+def test_smaller_means_chain_then_nodes_then_topk_then_window() -> None:
+    arms = [
+        AR,
+        CHAIN,
+        tree(4, 8),
+        tree(8, 2),
+        tree(8, 4),
+        Arm("ddtree", 8, 4, 64),
+        Arm("ddtree", 8, 4, 1024),
+        Arm("ddtree", 8, 4, "full"),
+        tree(16, 1),
+    ]
+    assert sorted(reversed(arms), key=arm_size) == arms
+
+
+@pytest.mark.parametrize(
+    ("speedup", "interval"),
+    [
+        (0.9, (0.85, 0.95)),
+        (1.0, (0.99, 1.01)),
+        (1.05, (0.98, 1.12)),
+        (1.05, (1.0, 1.1)),
+        (0.9, None),
+        (1.0, None),
+    ],
+)
+def test_what_does_not_beat_ar_leaves_ar(
+    speedup: float, interval: tuple[float, float] | None
+) -> None:
+    verdict = recommend([cell(AR), cell(tree(8), speedup, interval=interval)])
+    assert verdict.arm is None
+    assert verdict.choices[0].arm == AR
+    assert verdict.choices[0].speedup == 1.0
+    assert f"{speedup:.2f}x" in verdict.choices[0].reason
+    assert verdict.headline.startswith("Ship ar")
+
+
+def test_an_uncertain_arm_does_not_block_a_certain_one() -> None:
+    assert one(cell(tree(16), 1.9, interval=(0.9, 3.0)), cell(tree(8), 1.5)) == tree(8)
+
+
+def test_without_an_interval_there_is_a_warning() -> None:
+    verdict = recommend([cell(AR), cell(tree(8), 1.5, interval=None)])
+    assert verdict.arm == tree(8)
+    assert any("n too small" in warning for warning in verdict.warnings)
+
+
+BAD: list[dict[str, object]] = [
+    {"state": "invalid"},
+    {"state": "failed"},
+    {"state": "quarantined"},
+    {"state": "running"},
+    {"state": "planned"},
+    {"grade": "not-lossless"},
+    {"grade": "unclassified"},
+    {"grade": "baseline"},
+    {"temperature": 0.7},
+]
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_bad_cell_is_never_recommended_however_fast(bad: dict[str, object]) -> None:
+    fast = cell(tree(4), 9.0, **bad)  # type: ignore[arg-type]
+    assert not is_candidate(fast)
+    assert one(fast, cell(tree(8), 1.5)) == tree(8)
+    verdict = recommend([cell(AR), fast])
+    assert verdict.arm is None
+    assert all(choice.arm == AR for choice in verdict.choices)
+    if "grade" not in bad or bad["grade"] != "baseline":
+        assert any(warning.startswith("ddtree(4,4) at context 60") for warning in verdict.warnings)
+
+
+@pytest.mark.parametrize(
+    "grade",
+    [
+        Losslessness("exact", 0, 0),
+        Losslessness("exact", 5, 4, bugs=1),
+        Losslessness("near-ties", 5, 4, suspects=1),
+    ],
+)
+def test_a_grade_that_contradicts_its_counts_is_no_proof(grade: Losslessness) -> None:
+    fast = dataclasses.replace(cell(tree(4), 9.0), losslessness=grade)
+    assert one(fast, cell(tree(8), 1.5)) == tree(8)
+
+
+@pytest.mark.parametrize("speedup", [None, math.nan, math.inf, 0.0, -2.0])
+def test_a_speed_that_is_no_number_is_never_recommended(speedup: float | None) -> None:
+    fast = dataclasses.replace(cell(tree(4), 9.0), speedup=speedup)
+    assert one(fast, cell(tree(8), 1.5)) == tree(8)
+
+
+def test_without_a_valid_baseline_nothing_is_chosen() -> None:
+    for cells in ([cell(AR, state="invalid"), cell(tree(8), 1.8)], [cell(tree(8), 1.8)], []):
+        verdict = recommend(cells)
+        assert verdict.arm is None
+        assert verdict.choices == ()
+        assert verdict.headline.startswith("No recommendation")
+
+
+SETTINGS = ((60, 1), (60, 4), (1024, 1))
+
+
+def grid(**speeds: tuple[float, float, float]) -> list[CellSummary]:
+    arms = {"chain": CHAIN, "t4": tree(4), "t8": tree(8), "t16": tree(16)}
+    cells = [cell(AR, setting=setting) for setting in SETTINGS]
+    for name, values in speeds.items():
+        cells += [
+            cell(arms[name], value, setting)
+            for value, setting in zip(values, SETTINGS, strict=True)
+        ]
+    return cells
+
+
+def test_overall_arm_has_the_best_geometric_mean() -> None:
+    verdict = recommend(grid(t4=(1.2, 1.2, 1.2), t8=(2.0, 1.6, 1.25), t16=(2.5, 1.0, 1.2)))
+    assert verdict.arm == tree(8)
+    assert verdict.speedup == pytest.approx(4 ** (1 / 3))
+    assert [choice.arm for choice in verdict.choices] == [tree(16), tree(8), tree(8)]
+    assert verdict.headline == (
+        "Ship ddtree(8,4): 1.59x the speed of ar (geometric mean over 3 settings; 1.25x to 2.00x)"
+        ", all 30 outputs identical to ar's."
+    )
+
+
+def test_overall_ties_go_to_the_smaller() -> None:
+    assert recommend(grid(chain=(1.5, 1.5, 1.49), t16=(1.5, 1.5, 1.5))).arm == CHAIN
+
+
+def test_overall_arm_must_be_good_everywhere() -> None:
+    cells = grid(t4=(1.2, 1.2, 1.2), t8=(2.0, 2.0, 2.0))
+    for bad in ({"state": "invalid"}, {"losslessness": lossless("not-lossless")}):
+        spoilt = [
+            dataclasses.replace(c, **bad)  # type: ignore[arg-type]
+            if c.arm == tree(8) and c.concurrency == 4
+            else c
+            for c in cells
+        ]
+        verdict = recommend(spoilt)
+        assert verdict.arm == tree(4)
+        assert [choice.arm for choice in verdict.choices] == [tree(8), tree(4), tree(8)]
+    missing = [c for c in cells if not (c.arm == tree(8) and c.concurrency == 4)]
+    assert recommend(missing).arm == tree(4)
+
+
+def test_no_overall_arm_but_choices_by_setting() -> None:
+    cells = grid(t8=(2.0, 1.5, 1.5))
+    cells = [
+        dataclasses.replace(c, losslessness=lossless("not-lossless"))
+        if c.arm == tree(8) and c.concurrency == 4
+        else c
+        for c in cells
+    ]
+    verdict = recommend(cells)
+    assert verdict.arm is None
+    assert verdict.headline.startswith("Choose by setting")
+    assert "2.00x with ddtree(8,4)" in verdict.headline
+    assert [choice.arm for choice in verdict.choices] == [tree(8), AR, tree(8)]
+
+
+def test_overall_arm_that_loses_somewhere_is_named() -> None:
+    verdict = recommend(grid(t8=(2.0, 0.9, 1.5)))
+    assert verdict.arm == tree(8)
+    assert "ddtree(8,4) at context 60, concurrency 4: not faster than ar there (0.90x)" in (
+        verdict.warnings
+    )
+
+
+def test_an_arm_that_loses_on_the_whole_is_no_overall_arm() -> None:
+    verdict = recommend(grid(t8=(1.5, 0.5, 0.9)))
+    assert verdict.arm is None
+    assert [choice.arm for choice in verdict.choices] == [tree(8), AR, AR]
+
+
+def test_a_setting_without_a_baseline_leaves_no_overall_arm() -> None:
+    cells = [
+        dataclasses.replace(c, state="invalid") if c.arm == AR and c.concurrency == 4 else c
+        for c in grid(t8=(2.0, 2.0, 2.0))
+    ]
+    verdict = recommend(cells)
+    assert verdict.arm is None
+    assert [choice.concurrency for choice in verdict.choices] == [1, 1]
+    assert any("concurrency 4: no valid ar cell" in warning for warning in verdict.warnings)
+
+
+def test_near_ties_are_said_in_the_headline() -> None:
+    verdict = recommend([cell(AR), cell(tree(8), 1.5, grade="near-ties")])
+    assert "9 of 10 outputs identical to ar's, 1 up to near-ties" in verdict.headline
+
+
+ARMS = [AR, CHAIN, tree(4), tree(8), tree(8, 8), tree(16)]
+
+
+@st.composite
+def cells_at_random(draw: st.DrawFn) -> list[CellSummary]:
+    cells = []
+    for setting in SETTINGS[: draw(st.integers(1, 3))]:
+        for arm in draw(st.lists(st.sampled_from(ARMS), unique=True)):
+            speedup = draw(st.none() | st.floats(0, 4) | st.just(math.nan))
+            made = cell(
+                arm,
+                speedup,
+                setting,
+                state=draw(st.sampled_from(["ok", "ok", "ok", "invalid", "failed", "running"])),
+                grade=draw(
+                    st.sampled_from(
+                        ["baseline"]
+                        if arm == AR
+                        else ["exact", "near-ties", "not-lossless", "unclassified"]
+                    )
+                ),
+                interval=None,
+            )
+            low = draw(st.none() | st.floats(0, 4))
+            bounds = None if low is None else Interval(low, low + 1)
+            cells.append(dataclasses.replace(made, speedup_interval=bounds))
+    return cells
+
+
+def check(cells: list[CellSummary], verdict: Verdict) -> None:
+    """What must hold of any verdict, by rules written apart from the code under test."""
+    by_place = {(c.context, c.concurrency, c.arm): c for c in cells}
+    for choice in verdict.choices:
+        chosen = by_place[choice.context, choice.concurrency, choice.arm]
+        baseline = by_place[choice.context, choice.concurrency, AR]
+        assert chosen.state == "ok"
+        assert baseline.state == "ok"
+        if choice.arm != AR:
+            assert chosen.losslessness.grade in ("exact", "near-ties")
+            assert choice.speedup == chosen.speedup
+            assert choice.speedup > 1
+            assert chosen.speedup_interval is None or chosen.speedup_interval.low > 1
+    assert (verdict.arm is None) == (verdict.speedup is None)
+    if verdict.arm is not None:
+        assert verdict.arm != AR
+        assert verdict.speedup is not None
+        assert verdict.speedup > 1
+        for context, concurrency in {(c.context, c.concurrency) for c in cells}:
+            used = by_place[context, concurrency, verdict.arm]
+            assert used.state == "ok"
+            assert used.losslessness.grade in ("exact", "near-ties")
+            assert by_place[context, concurrency, AR].state == "ok"
+
+
+@given(cells_at_random())
+def test_no_bad_cell_is_ever_recommended(cells: list[CellSummary]) -> None:
+    verdict = recommend(cells)
+    check(cells, verdict)
+    good = [c for c in cells if is_candidate(c)]
+    if not good:
+        assert verdict.arm is None
+
+
+@given(cells_at_random(), st.randoms())
+def test_the_order_of_cells_does_not_matter(cells: list[CellSummary], rng: object) -> None:
+    shuffled = list(cells)
+    rng.shuffle(shuffled)  # type: ignore[attr-defined]
+    first, second = recommend(cells), recommend(shuffled)
+    assert (first.arm, first.choices, first.headline) == (
+        second.arm,
+        second.choices,
+        second.headline,
+    )

@@ -1,0 +1,140 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ddtree.bench.spec import differences, load_spec, parse_spec, preset, preset_names
+from ddtree.errors import ConfigError
+from ddtree.records.arms import Arm
+
+MINIMAL: dict[str, Any] = {"model": "m", "contexts": [60], "concurrencies": [1, 4]}
+
+
+def parse(**changes: Any) -> Any:
+    return parse_spec(yaml.safe_dump(MINIMAL | changes), "s.yaml")
+
+
+def test_ar_and_chain_are_always_there_and_first() -> None:
+    assert parse().arms == (Arm("ar"), Arm("chain"))
+    listed = parse(arms=[{"method": "ddtree", "budget": 8, "topk": 4}, {"method": "ar"}]).arms
+    assert listed == (Arm("ar"), Arm("chain"), Arm("ddtree", 8, 4))
+
+
+def test_axes_are_a_product_and_join_the_list() -> None:
+    axes = {"budget": [4, 8], "topk": [2], "draft_window": [None, 64, "full"]}
+    arms = parse(arms=[{"method": "ddtree", "budget": 8, "topk": 2}], axes=axes).arms
+    assert len(arms) == len(set(arms)) == 2 + 6
+    assert Arm("ddtree", 8, 2, "full") in arms
+    assert Arm("ddtree", 4, 2, 64) in arms
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"promts": 3}, r"s\.yaml: promts: unknown key; known are title, model"),
+        ({"deadlines": {"first": 3}}, r"deadlines\.first: unknown key; known are first_token_s"),
+        ({"arms": [{"method": "ar", "k": 1}]}, r"arms\.0\.k: unknown key; known are method"),
+        ({"contexts": []}, r"contexts: List should have at least 1"),
+        ({"contexts": [60, 60]}, r"contexts: \[60, 60\] holds a value twice"),
+        ({"prompts": 0}, r"prompts: .*greater than or equal to 1, got 0"),
+        ({"waves": 3}, r"waves: .*got 3"),
+        ({"dtype": "float16"}, r"dtype: .*'float32' or 'bfloat16'.*'float16'"),
+        ({"arms": [{"method": "ddtree", "budget": 4}]}, r"arms: topk: ddtree needs"),
+        ({"arms": [{"method": "chain", "budget": 4}]}, r"arms: budget and topk belong to ddtree"),
+        ({"max_tokens": 1}, r"max_tokens: "),
+    ],
+)
+def test_what_cannot_be_used_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse(**changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("a: [", "not YAML"), ("- 1", "expected keys"), ("model: m", "missing")]
+)
+def test_not_a_spec(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_spec(text, "s.yaml")
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="can't be read"):
+        load_spec(tmp_path / "none.yaml")
+
+
+def test_resolved_yaml_gives_the_same_spec_and_hash(tmp_path: Path) -> None:
+    axes = {"budget": [4, 8], "topk": [2], "draft_window": [None, "full"]}
+    spec = parse(axes=axes, warmup_context=30)
+    path = tmp_path / "spec.yaml"
+    path.write_text(spec.to_yaml())
+    assert load_spec(path) == spec
+    assert load_spec(path).hash == spec.hash
+
+
+def test_every_setting_changes_the_hash_and_is_named() -> None:
+    spec = parse()
+    changes: dict[str, Any] = {
+        "title": "x",
+        "model": "x",
+        "drafter": "x",
+        "dtype": "float32",
+        "arms": [{"method": "ddtree", "budget": 1, "topk": 1}],
+        "contexts": [61],
+        "concurrencies": [2],
+        "prompts": 9,
+        "blocks": 9,
+        "waves": 2,
+        "max_tokens": 65,
+        "workload": "text",
+        "warmup_context": 9,
+        "warmup_tokens": 9,
+        "calibration_tokens": 9,
+        "deadlines": {"silence_s": 9},
+        "control": False,
+        "control_outputs": 9,
+        "ignore_eos": True,
+        "seed": 9,
+    }
+    assert set(changes) == set(spec.to_dict())
+    for name, value in changes.items():
+        other = parse(**{name: value})
+        assert other.hash != spec.hash
+        (difference,) = differences(spec, other)
+        assert difference.startswith(f"{name}: ")
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "prompts", "blocks", "waves", "size", "count"),
+    [
+        (1, 5, 3, 1, 1, 5),
+        (1, 2, 3, 2, 1, 3),
+        (4, 5, 1, 1, 4, 2),
+        (4, 8, 3, 2, 8, 3),
+        (4, 17, 1, 2, 8, 3),
+    ],
+)
+def test_block_sizes(
+    concurrency: int, prompts: int, blocks: int, waves: int, size: int, count: int
+) -> None:
+    spec = parse(prompts=prompts, blocks=blocks, waves=waves)
+    assert spec.block_prompts(concurrency) == size
+    assert spec.block_count(concurrency) == count
+
+
+def test_demo_preset() -> None:
+    demo = preset("demo")
+    assert [arm.label for arm in demo.arms] == [
+        "ar",
+        "chain",
+        *(f"ddtree({b},{k})" for b, k in [(4, 4), (8, 4), (16, 4), (16, 8), (32, 8)]),
+    ]
+    assert demo.contexts == (60, 1024)
+    assert demo.concurrencies == (1, 4)
+    assert demo.control
+    assert not demo.ignore_eos
+
+
+def test_unknown_preset_lists_the_known() -> None:
+    with pytest.raises(ConfigError, match=f"there are {', '.join(preset_names())}"):
+        preset("nope")

@@ -1,0 +1,100 @@
+import importlib.metadata
+import json
+import os
+import platform
+import pwd
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ddtree.records import provenance
+from ddtree.records.provenance import GitState, collect, git_state
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+    command = ["git", "-C", str(folder), *identity, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    git(tmp_path, "init", "-q")
+    (tmp_path / "code.py").write_text("a = 1\n")
+    git(tmp_path, "add", "code.py")
+    git(tmp_path, "commit", "-qm", "one")
+    return tmp_path
+
+
+def test_git_revision_and_dirty_flag(checkout: Path) -> None:
+    code = checkout / "code.py"
+    revision = git(checkout, "rev-parse", "HEAD")
+    assert git_state(code) == GitState(revision, dirty=False)
+    (checkout / "notes.txt").write_text("untracked files change no result\n")
+    assert git_state(code) == GitState(revision, dirty=False)
+    code.write_text("a = 2\n")
+    assert git_state(code) == GitState(revision, dirty=True)
+
+
+def test_a_file_no_checkout_tracks_has_no_revision(checkout: Path, tmp_path: Path) -> None:
+    # As when the package is installed in an ignored folder of another project.
+    installed = checkout / "venv" / "code.py"
+    installed.parent.mkdir()
+    installed.write_text("")
+    assert git_state(installed) is None
+
+
+def test_no_git_program_is_no_error(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(checkout))
+    assert git_state(checkout / "code.py") is None
+
+
+def test_collect_says_what_ran_where() -> None:
+    found = collect(
+        ["ddtree", "bench", "run"], {"workload": 3}, {"OMP_NUM_THREADS": "2", "X": "/tmp"}
+    )
+    assert found.command == ("ddtree", "bench", "run")
+    assert found.seeds == {"workload": 3}
+    assert found.environment == {"OMP_NUM_THREADS": "2", "X": "/tmp"}
+    assert found.versions["numpy"] == importlib.metadata.version("numpy")
+    assert found.python == platform.python_version()
+    assert found.cpu
+    assert found.usable_cpus >= 1
+    assert found.memory_bytes > 2**28
+    assert json.loads(json.dumps(found.to_dict()))["cpu"] == found.cpu
+
+
+def test_a_missing_package_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provenance, "_PACKAGES", ("no-such-package",))
+    assert collect([], {}, {}).versions == {"no-such-package": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("/home/jane/run", "~/run"),
+        ("--out=/Users/jane", "--out=~"),
+        ("/opt/a:/home/jane/b", "/opt/a:~/b"),
+        ("/srv/own/x", "~/x"),
+        ("/srv/owner/x", "/srv/owner/x"),
+    ],
+)
+def test_no_user_name(text: str, kept: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = pwd.struct_passwd(("own", "x", 1, 1, "", "/srv/own", "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: entry)
+    found = collect([text], {}, {"A": text})
+    assert found.command == (kept,)
+    assert found.environment == {"A": kept}
+
+
+def test_no_host_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    named = os.uname_result(("Linux", "planted-host", "6.1", "#1", "x86_64"))
+    monkeypatch.setattr(os, "uname", lambda: named)
+    monkeypatch.setattr(platform, "_uname_cache", None)
+    monkeypatch.setattr(platform, "_platform_cache", {})
+    assert platform.node() == "planted-host"
+    text = json.dumps(collect(["ddtree"], {}, {}).to_dict())
+    assert "planted-host" not in text
+    monkeypatch.setattr(platform, "_uname_cache", None)
+    monkeypatch.setattr(platform, "_platform_cache", {})
