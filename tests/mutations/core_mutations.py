@@ -57,8 +57,8 @@ TREE_MUTATIONS = (
         LEVELWISE,
         (
             (
-                "self._nodes[: order.shape[1]] < budgets[:, None]",
-                "self._nodes[: order.shape[1]] <= budgets[:, None]",
+                "(nodes < budgets[:, None])",
+                "(nodes <= budgets[:, None])",
             ),
         ),
         (battery.check_optimal_trees, engine.check_trees),
@@ -69,8 +69,8 @@ TREE_MUTATIONS = (
         LEVELWISE,
         (
             (
-                "self._nodes[: order.shape[1]] < budgets[:, None]",
-                "self._nodes[: order.shape[1]] < budgets[:, None] - 1",
+                "(nodes < budgets[:, None])",
+                "(nodes < budgets[:, None] - 1)",
             ),
         ),
         (battery.check_optimal_trees, engine.check_trees),
@@ -91,7 +91,12 @@ TREE_MUTATIONS = (
     Mutation(
         "levelwise scores a child by its own token alone",
         LEVELWISE,
-        (("pairs = weight[:, level.parents] + log_probs", "pairs = log_probs"),),
+        (
+            (
+                "weight.index_select(1, level.parents) + own",
+                "0 * weight.index_select(1, level.parents) + own",
+            ),
+        ),
         (battery.check_optimal_trees, engine.check_trees),
     ),
     Mutation(
@@ -105,8 +110,8 @@ TREE_MUTATIONS = (
         LEVELWISE,
         (
             (
-                "parents.append(level.parents[chosen] + level.offset)",
-                "parents.append((level.parents[chosen] + level.offset - 1).clamp(min=0))",
+                "torch.stack([parents + offset, ranks, depths], 1)",
+                "torch.stack([(parents + offset - 1).clamp(min=0), ranks, depths], 1)",
             ),
         ),
         (battery.check_optimal_trees,),
@@ -116,10 +121,12 @@ TREE_MUTATIONS = (
         LEVELWISE,
         (
             (
-                "best = torch.sort(pairs, dim=-1, descending=True, stable=True)",
-                "best = torch.sort(pairs.flip(-1), dim=-1, descending=True, stable=True)\n"
+                "weight = best.values[:, : level.keep]",
+                "best = torch.sort((weight.index_select(1, level.parents) + own).flip(-1), "
+                "dim=-1, descending=True, stable=True)\n"
                 "            best = type('Best', (), dict(values=best.values, "
-                "indices=pairs.shape[-1] - 1 - best.indices))",
+                "indices=len(level.ranks) - 1 - best.indices))\n"
+                "            weight = best.values[:, : level.keep]",
             ),
         ),
         (battery.check_optimal_trees,),
@@ -127,7 +134,12 @@ TREE_MUTATIONS = (
     Mutation(
         "log-probabilities renormalised over topk",
         CANDIDATES,
-        (("(chosen - total).clamp", "(chosen - torch.logsumexp(chosen, -1, keepdim=True)).clamp"),),
+        (
+            (
+                "torch.gather(torch.log_softmax(values, -1), -1, tokens)",
+                "torch.log_softmax(torch.gather(values, -1, tokens), -1)",
+            ),
+        ),
         (battery.check_scores, battery.check_selection),
     ),
     Mutation(
@@ -156,13 +168,13 @@ TREE_MUTATIONS = (
     Mutation(
         "NaN raises no flag",
         CANDIDATES,
-        (("total.isnan() | ", ""),),
+        (("maxima.isnan() | ", ""),),
         (battery.check_flags,),
     ),
     Mutation(
         "infinity raises no flag",
         CANDIDATES,
-        ((" | (total == torch.inf)", ""),),
+        ((" | (maxima == torch.inf)", ""),),
         (battery.check_flags,),
     ),
     Mutation(
@@ -170,10 +182,12 @@ TREE_MUTATIONS = (
         CANDIDATES,
         (
             (
-                "dead = (chosen == -torch.inf) | invalid",
-                "chosen = chosen.clamp(min=-1e4)\n"
-                "    log_probs = chosen - total\n"
-                "    dead = (chosen == -torch.inf) | invalid",
+                "torch.log_softmax(values, -1), -1, tokens)",
+                "torch.log_softmax(values.clamp(min=-1e4), -1), -1, tokens)",
+            ),
+            (
+                "dead = (torch.gather(values, -1, tokens) == -torch.inf) | invalid",
+                "dead = torch.zeros_like(log_probs, dtype=torch.bool) | invalid",
             ),
         ),
         (battery.check_selection,),

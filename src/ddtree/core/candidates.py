@@ -26,20 +26,39 @@ class Candidates:
     invalid: Tensor
 
 
-def top_candidates(logits: Tensor, topk: int) -> Candidates:
+def top_candidates(logits: Tensor, topk: int, at_once: int | None = None) -> Candidates:
     """Exact top-k of logits [B, D, V] of any float type; K = min(topk, V).
 
-    The K best tokens under (value descending, id ascending) lie in the K best chunks under
-    (maximum descending, chunk ascending): a token in any other chunk has K tokens ahead of it.
+    `at_once` requests are worked on together, None for all: on a CPU one request's logits stay in
+    the cache between passes and a large batch's don't; the result is the same.
     """
+    parts = [_top_of(part, topk) for part in logits.split(at_once or max(len(logits), 1))]
+    if len(parts) == 1:
+        return parts[0]
+    return Candidates(
+        torch.cat([part.tokens for part in parts]),
+        torch.cat([part.log_probs for part in parts]),
+        torch.cat([part.invalid for part in parts]),
+    )
+
+
+def top_candidates_sorted(logits: Tensor, topk: int) -> Candidates:
+    """The slow twin of `top_candidates`: a stable sort of the whole vocabulary."""
+    values = logits.float()
+    order = torch.sort(values, dim=-1, descending=True, stable=True).indices
+    return _finish(values, order[..., : min(topk, values.shape[-1])], values)
+
+
+def _top_of(logits: Tensor, topk: int) -> Candidates:
+    """The K best tokens under (value descending, id ascending) lie in the K best chunks under
+    (maximum descending, chunk ascending): a token in any other chunk has K tokens ahead of it."""
     values = logits.float()
     vocab = values.shape[-1]
     keep = min(topk, vocab)
-    padded = functional.pad(values, (0, -vocab % CHUNK), value=-torch.inf)
-    chunks = padded.view(*padded.shape[:-1], -1, CHUNK)  # [B, D, V / CHUNK, CHUNK]
-    if chunks.shape[-2] > keep:
-        maxima = chunks.amax(-1)
-        ids = torch.arange(chunks.shape[-2], device=values.device)
+    padded = values if vocab % CHUNK == 0 else _padded(values)
+    maxima = padded.view(*padded.shape[:-1], -1, CHUNK).amax(-1)  # [B, D, chunks]
+    if maxima.shape[-1] > keep:
+        ids = torch.arange(maxima.shape[-1], device=values.device)
         best = _ordered_topk(maxima, ids.expand_as(maxima), keep)  # [B, D, K] chunk numbers
         offsets = torch.arange(CHUNK, device=values.device)
         ids = (best[..., None] * CHUNK + offsets).flatten(-2)
@@ -48,25 +67,23 @@ def top_candidates(logits: Tensor, topk: int) -> Candidates:
         ids = torch.arange(padded.shape[-1], device=values.device).expand_as(padded)
         pool = padded
     # A NaN with its sign set ranks below the padding, whose ids are no tokens; the flag tells.
-    return _finish(values, _ordered_topk(pool, ids, keep).clamp(max=vocab - 1))
+    return _finish(values, _ordered_topk(pool, ids, keep).clamp(max=vocab - 1), maxima)
 
 
-def top_candidates_sorted(logits: Tensor, topk: int) -> Candidates:
-    """The slow twin of `top_candidates`: a stable sort of the whole vocabulary."""
-    values = logits.float()
-    order = torch.sort(values, dim=-1, descending=True, stable=True).indices
-    return _finish(values, order[..., : min(topk, values.shape[-1])])
+def _padded(values: Tensor) -> Tensor:
+    return functional.pad(values, (0, -values.shape[-1] % CHUNK), value=-torch.inf)
 
 
-def _finish(values: Tensor, tokens: Tensor) -> Candidates:
-    """Log-probabilities of the chosen tokens and the flag of rows that can't be trusted."""
-    total = torch.logsumexp(values, -1, keepdim=True)  # [B, D, 1]
-    chosen = torch.gather(values, -1, tokens)
-    invalid = (total.isnan() | (total == torch.inf)).flatten(1).any(-1)
-    # fp32 rounding can lift a log-probability just above 0, which would let a child outweigh
-    # its parent.
-    log_probs = (chosen - total).clamp(max=0.0)
-    dead = (chosen == -torch.inf) | invalid[:, None, None]
+def _finish(values: Tensor, tokens: Tensor, maxima: Tensor) -> Candidates:
+    """Log-probabilities of the chosen tokens and the flag of rows that can't be trusted.
+
+    `maxima` [B, D, any]: values that hold every NaN's and infinity's trace.
+    """
+    invalid = (maxima.isnan() | (maxima == torch.inf)).flatten(1).any(-1)
+    # Rounding can lift a log-probability just above 0, which would let a child outweigh its
+    # parent.
+    log_probs = torch.gather(torch.log_softmax(values, -1), -1, tokens).clamp(max=0.0)
+    dead = (torch.gather(values, -1, tokens) == -torch.inf) | invalid[:, None, None]
     return Candidates(tokens, log_probs.masked_fill(dead, -torch.inf), invalid)
 
 

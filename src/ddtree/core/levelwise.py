@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ddtree.core.candidates import Candidates
 from ddtree.core.tree import DraftTree
@@ -26,7 +27,6 @@ class _Level:
     parents: Tensor  # [pairs] index into the previous depth's kept prefixes
     ranks: Tensor  # [pairs]
     keep: int  # prefixes kept at this depth
-    offset: int  # where the previous depth's prefixes start among all, 1-based; 0 = the root
 
 
 class LevelwiseBuilder:
@@ -39,16 +39,26 @@ class LevelwiseBuilder:
     def __init__(self, width: int, topk: int, depth: int, device: torch.device) -> None:
         self.width, self.topk, self.depth = width, topk, depth
         self._levels: list[_Level] = []
-        previous, offset = 1, 0
+        tables: list[Tensor] = []  # per level [pairs, 3]: parent among all kept, rank, depth
+        firsts: list[int] = []  # per kept prefix: number of its level's first pair
+        previous, offset, pairs_before = 1, 0, 0
         for level in range(depth if width else 0):
-            pairs = [
-                (i, r) for i in range(previous) for r in range(topk) if (i + 1) * (r + 1) <= width
-            ]
-            parents, ranks = torch.tensor(pairs, device=device).T
+            pairs = torch.tensor(
+                [(i, r) for i in range(previous) for r in range(topk) if (i + 1) * (r + 1) <= width]
+            )
             keep = min(width, len(pairs))
-            self._levels.append(_Level(parents, ranks, keep, offset))
+            parents, ranks = pairs.T
+            self._levels.append(_Level(parents.to(device), ranks.to(device), keep))
+            depths = torch.full_like(ranks, level + 1)
+            # 0 stands for the root, so kept prefixes count from 1.
+            tables.append(torch.stack([parents + offset, ranks, depths], 1))
+            firsts += [pairs_before] * keep
             offset = 1 if level == 0 else offset + previous
+            pairs_before += len(pairs)
             previous = keep
+        empty = torch.zeros(0, 3, dtype=torch.int64)
+        self._pairs = torch.cat([empty, *tables]).to(device)
+        self._first_pairs = torch.tensor(firsts, dtype=torch.int64, device=device)
         self._ranks = torch.arange(topk, device=device)
         self._nodes = torch.arange(width, device=device)
 
@@ -57,67 +67,51 @@ class LevelwiseBuilder:
 
         budgets, topks: [B] int64 on the candidates' device.
         """
+        if not self._levels:
+            return self._no_nodes(candidates, budgets)
         allowed = self._ranks < topks[:, None, None]
         log_probs = candidates.log_probs.double().masked_fill(~allowed, -torch.inf)  # [B, D, K]
         weight = log_probs.new_zeros(len(budgets), 1)  # the root's
-        weights, parents, ranks, depths = [], [], [], []
+        weights, chosen = [], []
         for number, level in enumerate(self._levels):
-            pairs = weight[:, level.parents] + log_probs[:, number, level.ranks]
-            best = torch.sort(pairs, dim=-1, descending=True, stable=True)
-            weight, chosen = best.values[:, : level.keep], best.indices[:, : level.keep]
+            own = log_probs[:, number].index_select(1, level.ranks)
+            best = torch.sort(
+                weight.index_select(1, level.parents) + own, dim=-1, descending=True, stable=True
+            )
+            weight = best.values[:, : level.keep]
             weights.append(weight)
-            parents.append(level.parents[chosen] + level.offset)
-            ranks.append(level.ranks[chosen])
-            depths.append(torch.full_like(chosen, number + 1))
-        if not weights:
-            return self._no_nodes(candidates, budgets)
-        prefixes = _Prefixes(*(torch.cat(part, 1) for part in (weights, parents, ranks, depths)))
-        return self._select(candidates, budgets, prefixes)
+            chosen.append(best.indices[:, : level.keep])
+        pairs = torch.cat(chosen, 1) + self._first_pairs
+        return self._select(candidates, budgets, torch.cat(weights, 1), pairs)
 
-    def _select(self, candidates: Candidates, budgets: Tensor, prefixes: "_Prefixes") -> DraftTree:
-        """The best `width` prefixes over all depths as a tree."""
-        best = torch.sort(prefixes.weights, dim=-1, descending=True, stable=True)
+    def _select(
+        self, candidates: Candidates, budgets: Tensor, weights: Tensor, pairs: Tensor
+    ) -> DraftTree:
+        """The best `width` of the prefixes kept at all depths, shallow first, as a tree.
+
+        weights, pairs: [B, kept], a prefix's weight and its number in the table of pairs.
+        """
+        best = torch.sort(weights, dim=-1, descending=True, stable=True)
         order = best.indices[:, : self.width]  # [B, n], n < width if so few prefixes exist
-        short = self.width - order.shape[1]
-        live = (best.values[:, : self.width] > -torch.inf) & (
-            self._nodes[: order.shape[1]] < budgets[:, None]
-        )
-        # Row of each prefix in the tree: 0 is the root; what wasn't chosen is never a parent of
-        # what was.
-        rows = prefixes.parents.new_zeros(order.shape[0], prefixes.weights.shape[1] + 1)
-        numbers = (self._nodes[: order.shape[1]] + 1).expand_as(order)
-        rows = rows.scatter(1, order + 1, numbers)
-        ranks = prefixes.ranks.gather(1, order)
-        depths = prefixes.depths.gather(1, order)
-        table = candidates.tokens[:, :, : self.topk].flatten(1)
+        scores = best.values[:, : self.width]
+        nodes = self._nodes[: order.shape[1]]
+        live = (scores > -torch.inf) & (nodes < budgets[:, None])
+        origins, ranks, depths = self._pairs[pairs.gather(1, order)].unbind(-1)
+        # Row of each kept prefix in the tree, the root's 0 first; what wasn't chosen is never a
+        # parent of what was.
+        rows = pairs.new_zeros(len(budgets), weights.shape[1] + 1)
+        rows.scatter_(1, order + 1, (nodes + 1).expand_as(order))
+        table = candidates.tokens.flatten(1)
         tokens = table.gather(1, (depths - 1) * candidates.tokens.shape[2] + ranks)
-        parents = rows.gather(1, prefixes.parents.gather(1, order))
-
-        def pad(values: Tensor, fill: float) -> Tensor:
-            values = values.masked_fill(~live, fill)
-            return torch.nn.functional.pad(values, (0, short), value=fill)
-
-        return DraftTree(
-            pad(tokens, 0),
-            pad(parents, 0),
-            pad(depths, 0),
-            pad(ranks, 0),
-            pad(best.values[:, : self.width], -torch.inf),
-            live.sum(-1),
-            min(self.depth, self.width),
-        )
+        counts = live.sum(-1)
+        columns = torch.stack([tokens, rows.gather(1, origins), depths, ranks]) * live
+        scores = scores.masked_fill(~live, -torch.inf)
+        short = self.width - order.shape[1]
+        if short:
+            columns, scores = pad(columns, (0, short)), pad(scores, (0, short), value=-torch.inf)
+        return DraftTree(*columns.unbind(), scores, counts, min(self.depth, self.width))
 
     def _no_nodes(self, candidates: Candidates, budgets: Tensor) -> DraftTree:
         none = candidates.tokens.new_zeros(len(budgets), self.width)
         scores = candidates.log_probs.new_full(none.shape, -torch.inf).double()
         return DraftTree(none, none, none, none, scores, none.new_zeros(len(budgets)), 0)
-
-
-@dataclass(frozen=True)
-class _Prefixes:
-    """Kept prefixes of all depths, shallow first: each [B, total]."""
-
-    weights: Tensor
-    parents: Tensor  # 1-based position among these prefixes, 0 = the root
-    ranks: Tensor
-    depths: Tensor

@@ -118,7 +118,8 @@ class RoundLoop:
         chosen = [i for i, r in enumerate(requests) if r.speculates]
         drafts = [requests[i].drafting for i in chosen]
         width, topk = max(d.budget for d in drafts), max(d.topk for d in drafts)
-        candidates = top_candidates(logits, topk)
+        at_once = 1 if logits.device.type == "cpu" else None
+        candidates = top_candidates(logits, topk, at_once)
         builder = self._builder(width, candidates.tokens.shape[2], logits.shape[1])
         budgets = torch.tensor([d.budget for d in drafts], device=logits.device)
         topks = torch.tensor([d.topk for d in drafts], device=logits.device)
