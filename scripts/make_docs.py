@@ -45,5 +45,6 @@ def _row(parameter) -> str:
 if __name__ == "__main__":
     text = render()
     if "--check" in sys.argv:
-        sys.exit(0 if PATH.read_text() == text else "docs/cli.md is stale: run scripts/make_docs.py")
+        fresh = PATH.read_text() == text
+        sys.exit(0 if fresh else "docs/cli.md is stale: run scripts/make_docs.py")
     PATH.write_text(text)

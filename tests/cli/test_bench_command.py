@@ -1,5 +1,6 @@
 import os
 import sys
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from ddtree.bench.spec import BenchSpec, preset
 from ddtree.cli.bench import app, server_settings
 from ddtree.cli.bench_progress import BenchProgress
 from ddtree.errors import ConfigError, EndpointError
+from ddtree.records.arms import Arm
 
 SPEC = """
 title: Command
@@ -106,8 +108,35 @@ def test_serve_command_line(tmp_path: Path) -> None:
         "--host": "127.0.0.1",
         "--dtype": "bfloat16",
         "--slots": "4",
+        "--max-budget": "64",
+        "--max-topk": "8",
     }
     assert backend._command(8123, drafter=False)[-2:] == ["--drafter", "none"]
+
+
+@pytest.mark.parametrize(
+    ("arms", "expected"),
+    [
+        ([], {}),
+        ([Arm("chain", draft_window=64)], {"--draft-window": "64"}),
+        (
+            [Arm("ddtree", 96, 20, 64), Arm("ddtree", 4, 2, 256), Arm("ddtree", 4, 2)],
+            {"--max-budget": "96", "--max-topk": "20", "--draft-window": "256"},
+        ),
+        (
+            [Arm("ddtree", 4, 2, 256), Arm("chain", draft_window="full")],
+            {"--max-budget": "64", "--max-topk": "2", "--draft-window": "full"},
+        ),
+    ],
+)
+def test_the_server_is_started_for_the_largest_arm(
+    tmp_path: Path, arms: list[Arm], expected: dict[str, str]
+) -> None:
+    spec = replace(preset("demo"), arms=(Arm("ar"), Arm("chain"), *arms))
+    command = ServeBackend(spec, tmp_path, {})._command(8123, drafter=True)
+    options = dict(zip(command[4::2], command[5::2], strict=True))
+    names = ("--max-budget", "--max-topk", "--draft-window")
+    assert {name: options[name] for name in names if name in options} == expected
 
 
 def test_server_settings() -> None:

@@ -156,7 +156,7 @@ def test_stale_cells_are_never_seen(target):
 
 
 def test_pool_moves_overlapping_cells():
-    pool = KVPool(2, 1, 6, (1, 2), torch.empty(0, dtype=torch.float64))
+    pool = KVPool(2, 1, 6, (1, 2), torch.float64, torch.device("cpu"))
     rows = torch.arange(2 * 2 * 6 * 2, dtype=torch.float64).view(2, 2, 6, 1, 2)
     pool.write_all(torch.arange(6), rows)
     pool.move(torch.tensor([2, 3, 4]), torch.tensor([1, 2, 3]))

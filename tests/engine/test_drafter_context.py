@@ -30,8 +30,7 @@ def target():
 
 def features_of(target, ids):
     """Features [n, F] of plain text, by one forward pass over a fresh pool."""
-    like = torch.empty(0, dtype=target.dtype)
-    pool = KVPool(3, 1, len(ids), (2, 8), like)
+    pool = KVPool(3, 1, len(ids), (2, 8), target.dtype, target.device)
     rows = causal_rows(torch.tensor([ids]), torch.arange(len(ids))[None])
     plan = verify_plan(pool, [0], [0], rows)
     with torch.inference_mode():

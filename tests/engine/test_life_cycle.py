@@ -3,7 +3,7 @@
 import pytest
 
 from ddtree.engine import Engine, EngineConfig, SamplingParams, Speculation
-from ddtree.errors import ConfigError, RequestError
+from ddtree.errors import ConfigError, ModelError, RequestError
 from support.drafts import oracle, with_drafts
 from support.reference import draw_prompt
 from support.tiny import tiny_drafter, tiny_target
@@ -196,3 +196,59 @@ def test_no_drafter(target, case):
 def test_refused_sizes(target, config):
     with pytest.raises(ConfigError):
         make_engine(target, **config)
+
+
+def test_defaults_fit_small_maxima(target, case):
+    engine = make_engine(target, max_budget=3, max_topk=2)
+    request = engine.generate([case[0]], SamplingParams(COUNT))[0]
+    assert (request.resolved.budget, request.resolved.topk) == (3, 2)
+    assert request.output == case[1]
+
+
+def test_a_budget_no_tree_can_fill_costs_no_rows(target, case):
+    """topk 1 has one node a depth, whatever the budget."""
+    assert make_engine(target).resolve(Speculation("ddtree", 64, 1)).budget == 4
+    assert make_engine(target).resolve(Speculation("ddtree", 64, 2)).budget == 30
+
+
+def test_budget_zero_is_ar(target, case):
+    engine = make_engine(target)
+    zero = engine.submit(case[0], SamplingParams(COUNT), Speculation("ddtree", 0, 4))
+    tree = engine.submit(case[0], SamplingParams(COUNT), TREE)
+    while not engine.is_idle:
+        engine.step()
+    assert zero.output == tree.output == case[1]
+    assert zero.stats.accepted_histogram == [COUNT - 1]
+
+
+def test_odd_logits_count_only_where_the_walk_went(target, case):
+    """NaN at a rejected node changes nothing; at the root it ends the request."""
+    for on_root in (False, True):
+        engine = make_engine(target)
+        head = engine.target.head
+
+        def broken(hidden, head=head, on_root=on_root):
+            logits = head(hidden)
+            if logits.dim() == 3 and logits.shape[1] > 5:  # a tree's rows
+                logits[:, 0 if on_root else -1] = float("nan")
+            return logits
+
+        engine.target.head = broken
+        with_drafts(engine, lambda request: [1, 1, 1, 1])
+        request = engine.generate([case[0]], SamplingParams(COUNT), TREE)[0]
+        engine.target.head = head
+        if on_root:
+            assert request.finish_reason == "error"
+        else:
+            assert request.output == case[1]
+
+
+def test_a_drafter_of_other_layers_is_refused(target):
+    drafter = tiny_drafter(target, target_layer_ids=(0, 1))
+    with pytest.raises(ModelError, match="layers"):
+        Engine(target, drafter, EngineConfig(max_context=64))
+
+
+def test_no_memory_is_a_clear_error(target):
+    with pytest.raises(ConfigError, match="slots"):
+        Engine(target, None, EngineConfig(slots=2**40, max_context=64))

@@ -5,11 +5,11 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.tiny import tiny_drafter, tiny_target
 
 from ddtree.errors import ModelError
 from ddtree.models.drafter import load_drafter
 from ddtree.models.drafter_config import check_against_target
+from support.tiny import tiny_drafter, tiny_target
 
 CONFIG = {
     "architectures": ["DFlashDraftModel"],
@@ -54,7 +54,6 @@ def test_round_trip(checkpoint):
         loaded.state_dict().items(), drafter.state_dict().values(), strict=True
     ):
         torch.testing.assert_close(ours, theirs.float().double(), msg=name)
-    assert loaded.num_drafted == 4
     assert not loaded.training
 
 
@@ -87,5 +86,14 @@ def test_a_drafter_of_another_target(checkpoint):
 
 def test_the_shipped_drafter_loads(smollm2):
     drafter = load_drafter(smollm2.drafter, torch.bfloat16, "cpu")
-    assert sum(p.numel() for p in drafter.parameters()) == 15_819_328
+    assert sum(p.numel() for p in drafter.parameters()) == 15_820_928
     assert drafter.config.window == 1024
+    assert drafter.fc.weight.dtype is torch.bfloat16
+    assert drafter.rotary.inv_freq.dtype is torch.float32
+
+
+def test_a_torn_file(checkpoint):
+    path = checkpoint[0] / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ModelError, match="can't be read"):
+        load_drafter(checkpoint[0], torch.float32, "cpu")

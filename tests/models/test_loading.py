@@ -132,14 +132,14 @@ def test_quiet_hushes_and_restores() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "types", "deciding"),
+    ("fields", "types"),
     [
-        ({}, ("default",), "default"),
-        ({"rope_scaling": None}, ("default",), "default"),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, ("linear",), "linear"),
-        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, ("dynamic",), "dynamic"),
-        ({"rope_parameters": {"rope_theta": 1e4}}, ("default",), "default"),
-        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, ("yarn",), "yarn"),
+        ({}, ("default",)),
+        ({"rope_scaling": None}, ("default",)),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, ("linear",)),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, ("dynamic",)),
+        ({"rope_parameters": {"rope_theta": 1e4}}, ("default",)),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, ("yarn",)),
         (
             {
                 "rope_parameters": {
@@ -148,7 +148,6 @@ def test_quiet_hushes_and_restores() -> None:
                 }
             },
             ("default", "linear"),
-            "linear",
         ),
         (
             {
@@ -158,22 +157,18 @@ def test_quiet_hushes_and_restores() -> None:
                 }
             },
             ("linear", "longrope"),
-            "longrope",
         ),
     ],
 )
-def test_rope_types_of_both_generations(
-    fields: dict[str, object], types: tuple[str, ...], deciding: str
-) -> None:
+def test_rope_types_of_both_generations(fields: dict[str, object], types: tuple[str, ...]) -> None:
     config = SimpleNamespace(**fields)
     assert compat.rope_types(config) == types
-    assert compat.rope_type(config) == deciding
 
 
-def test_rope_type_of_a_real_configuration() -> None:
+def test_rope_types_of_a_real_configuration() -> None:
     config = LlamaConfig(rope_scaling={"rope_type": "linear", "factor": 2.0})
-    assert compat.rope_type(config) == "linear"
-    assert compat.rope_type(LlamaConfig()) == "default"
+    assert compat.rope_types(config) == ("linear",)
+    assert compat.rope_types(LlamaConfig()) == ("default",)
 
 
 @pytest.mark.model

@@ -270,7 +270,12 @@ DRAFT_MUTATIONS = (
     Mutation(
         "budget off by one in the engine",
         ENGINE,
-        (("return Draftable(budget, topk, window)", "return Draftable(budget - 1, topk, window)"),),
+        (
+            (
+                "min(budget, possible), topk",
+                "min(budget, possible) - 1, topk",
+            ),
+        ),
         (engine.check_trees,),
         harmless_to=engine.check_output,
     ),

@@ -3,7 +3,7 @@
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from ddtree.models.drafter import Drafter
+from ddtree.models.drafter import Drafter, cast_drafter
 from ddtree.models.drafter_config import DrafterConfig
 from ddtree.models.target import Target
 
@@ -45,7 +45,7 @@ def tiny_target(seed=0, dtype=torch.float64, **changes) -> Target:
 def tiny_drafter(target: Target, seed=0, **changes) -> Drafter:
     """A two-layer drafter with random weights: it proposes noise, which must never matter."""
     fields = {
-        "hidden_size": target.shape.hidden_size,
+        "hidden_size": target.model.config.hidden_size,
         "intermediate_size": 48,
         "num_layers": 2,
         "num_heads": 4,
@@ -71,4 +71,4 @@ def tiny_drafter(target: Target, seed=0, **changes) -> Drafter:
     for parameter in drafter.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.3)
-    return drafter.to(target.dtype).eval().requires_grad_(False)
+    return cast_drafter(drafter, target.dtype).eval()

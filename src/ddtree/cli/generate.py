@@ -2,7 +2,8 @@
 
 import json
 import sys
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,7 +18,10 @@ from ddtree.cli.options import (
     expand,
     parse_window,
 )
-from ddtree.errors import ConfigError
+from ddtree.errors import ConfigError, EngineError
+
+if TYPE_CHECKING:
+    from ddtree.engine import LoadedEngine, Request
 
 
 def generate(
@@ -60,15 +64,34 @@ def generate(
     if show_tree and as_json:
         raise ConfigError("--show-tree and --json exclude each other")
     text = _read_prompt(prompt)
-    session = _Session(
-        model, expand(drafter), dtype, device, threads, _sizes(budget, topk, draft_window)
+    loaded = _load(
+        ModelChoice(model, expand(drafter), dtype, device, threads),
+        {
+            "slots": 1,
+            "max_budget": max(budget or 0, 64),
+            "max_topk": max(topk or 0, 16),
+            "draft_window": parse_window(draft_window),
+        },
+        show_tree,
     )
+    ids = _encode(loaded.tokenizer, text, chat)
+    request = loaded.engine.submit(ids, sampling, speculation)
+    whole = _decode(loaded, request, stream=not (as_json or show_tree))
+    result = {"text": whole, "finish_reason": request.finish_reason, **request.summary()}
     if show_tree:
-        session.draw_trees()
-    result = session.run(text, chat, sampling, speculation, stream=not (as_json or show_tree))
+        typer.echo(whole)
     typer.echo(json.dumps(result) if as_json else _account(result), err=not as_json)
-    if show_tree:
-        typer.echo(result["text"])
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """Which model, and how to run it."""
+
+    model: str
+    drafter: str | None
+    dtype: str
+    device: str
+    threads: int | None
 
 
 def _refuse_sampling(top_p: float | None, seed: int | None) -> None:
@@ -86,100 +109,54 @@ def _read_prompt(prompt: str | None) -> str:
     return text
 
 
-def _sizes(budget: int | None, topk: int | None, draft_window: str | None) -> dict[str, Any]:
-    """Engine maxima that admit the one request to come."""
-    return {
-        "slots": 1,
-        "max_budget": max(budget or 0, 64),
-        "max_topk": max(topk or 0, 16),
-        "draft_window": parse_window(draft_window),
-    }
+def _load(choice: ModelChoice, sizes: dict[str, Any], show_tree: bool) -> "LoadedEngine":
+    import torch
+
+    from ddtree.cli.loading import resolve_model
+    from ddtree.cli.tree_view import TreePrinter
+    from ddtree.engine import EngineConfig, load_engine
+
+    if choice.threads is not None:
+        torch.set_num_threads(choice.threads)
+    printer = TreePrinter() if show_tree else None
+    loaded = load_engine(
+        resolve_model(choice.model, choice.drafter),
+        dtype=choice.dtype,
+        device=choice.device,
+        config=EngineConfig(**sizes),
+        observer=printer,
+    )
+    if printer is not None:
+        printer.tokenizer = loaded.tokenizer
+    return loaded
 
 
-class _Session:
-    """A loaded engine for one request."""
+def _encode(tokenizer: Any, text: str, chat: bool) -> list[int]:
+    from ddtree.models.text import encode_chat
 
-    def __init__(
-        self,
-        model: str,
-        drafter: str | None,
-        dtype: str,
-        device: str,
-        threads: int | None,
-        sizes: dict[str, Any],
-    ) -> None:
-        import torch
-
-        from ddtree.cli.loading import resolve_model
-        from ddtree.engine import EngineConfig, RoundResult, load_engine
-
-        if threads is not None:
-            torch.set_num_threads(threads)
-        self._draw: Any = None
-
-        def observe(result: RoundResult) -> None:
-            if self._draw is not None:
-                self._draw(result)
-
-        loaded = load_engine(
-            resolve_model(model, drafter),
-            dtype=dtype,
-            device=device,
-            config=EngineConfig(**sizes),
-            observer=observe,
-        )
-        self.engine, self.tokenizer = loaded.engine, loaded.tokenizer
-
-    def draw_trees(self) -> None:
-        """Print each round's tree from now on."""
-        from ddtree.cli.tree_view import TreePrinter
-
-        self._draw = TreePrinter(self.tokenizer)
-
-    def run(
-        self, text: str, chat: bool, sampling: Any, speculation: Any, *, stream: bool
-    ) -> dict[str, Any]:
-        """Decode to the end; the result as `--json` prints it."""
-        from ddtree.models.text import TextStream, encode_chat
-
-        if chat:
-            ids = encode_chat(self.tokenizer, [{"role": "user", "content": text}])
-        else:
-            ids = self.tokenizer(text).input_ids
-        request = self.engine.submit(ids, sampling, speculation)
-        pieces, decoder = [], TextStream(self.tokenizer)
-        while not self.engine.is_idle:
-            for progress in self.engine.step():
-                shown = [t for t in progress.tokens if t not in request.stop_ids]
-                piece = decoder.push(shown)
-                if progress.finished:
-                    piece += decoder.finish()
-                pieces.append(piece)
-                if stream:
-                    typer.echo(piece, nl=progress.finished)
-        return _result(request, "".join(pieces))
+    if chat:
+        return encode_chat(tokenizer, [{"role": "user", "content": text}])
+    ids: list[int] = tokenizer(text).input_ids
+    return ids
 
 
-def _result(request: Any, text: str) -> dict[str, Any]:
+def _decode(loaded: "LoadedEngine", request: "Request", *, stream: bool) -> str:
+    """Run to the end; the text, printed as it comes if `stream`."""
+    from ddtree.models.text import TextStream
+
+    pieces, decoder = [], TextStream(loaded.tokenizer, request.prompt)
+    while not loaded.engine.is_idle:
+        for progress in loaded.engine.step():
+            pieces.append(decoder.push([t for t in progress.tokens if t not in request.stop_ids]))
+            if progress.finished:
+                pieces.append(decoder.finish())
+            if stream:
+                typer.echo("".join(pieces[-2:]) if progress.finished else pieces[-1], nl=False)
     if request.error is not None:
-        raise ConfigError(request.error)
-    stats = request.stats
-    return {
-        "text": text,
-        "token_ids": request.output,
-        "prompt_tokens": stats.prompt_tokens,
-        "completion_tokens": stats.completion_tokens,
-        "finish_reason": request.finish_reason,
-        "method": request.speculation.method,
-        "budget": request.drafting.budget,
-        "topk": request.drafting.topk,
-        "draft_window": request.drafting.window if request.speculates else None,
-        "rounds": stats.rounds,
-        "acceptance_length": stats.acceptance_length,
-        "accepted_histogram": stats.accepted_histogram,
-        "stage_seconds": stats.stage_seconds,
-        "decode_tokens_per_s": request.decode_tokens_per_s,
-    }
+        raise EngineError(request.error)
+    if stream:
+        typer.echo()
+    return "".join(pieces)
 
 
 def _account(result: dict[str, Any]) -> str:

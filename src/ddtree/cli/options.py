@@ -14,7 +14,7 @@ DrafterOption = Annotated[
     str | None,
     typer.Option(help="Folder of a DFlash checkpoint, or 'none'. Default: the model's own."),
 ]
-DtypeOption = Annotated[str, typer.Option(help="float32 or bfloat16.")]
+DtypeOption = Annotated[str, typer.Option(help="float32, bfloat16 or float64.")]
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
 ThreadsOption = Annotated[
     int | None, typer.Option(min=1, help="CPU threads. Default: torch's choice.")

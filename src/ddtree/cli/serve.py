@@ -1,5 +1,6 @@
 """`ddtree serve`: the engine behind OpenAI's HTTP interface."""
 
+import dataclasses
 import importlib.metadata
 import os
 from typing import Annotated, Any
@@ -18,6 +19,9 @@ from ddtree.cli.options import (
     expand,
     parse_window,
 )
+
+# Seconds that requests in flight get to end after SIGTERM.
+SHUTDOWN_S = 3
 
 
 def serve(
@@ -60,7 +64,9 @@ def serve(
         EngineWorker(loaded.engine), loaded.tokenizer, ServerInfo(paths.name, resolved)
     )
     typer.echo(f"serving on http://{host}:{port}", err=True)
-    uvicorn.run(app, host=host, port=port, log_level="warning")
+    uvicorn.run(
+        app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=SHUTDOWN_S
+    )
 
 
 def _resolved(loaded: Any, dtype: str, device: str) -> dict[str, Any]:
@@ -85,7 +91,8 @@ def _resolved(loaded: Any, dtype: str, device: str) -> dict[str, Any]:
         "block_size": engine.block_size,
         "draft_window": engine.draft_window,
         "window_kind": engine.window_kind,
-        "default_speculation": engine.default_speculation().method,
+        "default_speculation": dataclasses.asdict(engine.default_speculation()),
+        "eos_ids": sorted(engine.target.eos_ids),
         "kv_cache_bytes": engine.pool.num_bytes,
         "draft_cache_bytes": 0 if engine.drafting is None else engine.drafting.pool.num_bytes,
         "torch": torch.__version__,

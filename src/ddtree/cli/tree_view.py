@@ -13,17 +13,18 @@ from ddtree.engine import RoundResult
 class TreePrinter:
     """Prints the tree of a batch's only request, round after round."""
 
-    def __init__(self, tokenizer: Any, console: Console | None = None) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, console: Console | None = None) -> None:
+        """`tokenizer` is to be set before the first round: it is loaded with the engine."""
+        self.tokenizer: Any = None
         self._console = console or Console(highlight=False)
         self._round = 0
 
     def __call__(self, result: RoundResult) -> None:
         """Draw one round: tokens with their path's probability under the drafter."""
         self._round += 1
-        count = int(result.accepted.num_accepted[0])
+        count = len(result.tokens[0]) - 1
         accepted = set(result.accepted.rows[0, : count + 1].tolist())
-        nodes = int(result.tree.counts[0])
+        nodes = result.num_nodes[0]
         title = (
             f"round {self._round}: {count} of {nodes} nodes accepted, "
             f"bonus {self._show(int(result.accepted.bonus[0]))}"
@@ -39,4 +40,4 @@ class TreePrinter:
         self._console.print(branches[0])
 
     def _show(self, token: int) -> str:
-        return repr(self._tokenizer.decode([token]))
+        return repr(self.tokenizer.decode([token]))

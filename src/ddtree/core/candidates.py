@@ -32,7 +32,7 @@ def top_candidates(logits: Tensor, topk: int, at_once: int | None = None) -> Can
     `at_once` requests are worked on together, None for all: on a CPU one request's logits stay in
     the cache between passes and a large batch's don't; the result is the same.
     """
-    parts = [_top_of(part, topk) for part in logits.split(at_once or max(len(logits), 1))]
+    parts = [_top_of(part, topk) for part in torch.split(logits, at_once or max(len(logits), 1))]
     if len(parts) == 1:
         return parts[0]
     return Candidates(

@@ -109,7 +109,9 @@ class LevelwiseBuilder:
         short = self.width - order.shape[1]
         if short:
             columns, scores = pad(columns, (0, short)), pad(scores, (0, short), value=-torch.inf)
-        return DraftTree(*columns.unbind(), scores, counts, min(self.depth, self.width))
+        tokens, parents, depths, ranks = columns.unbind()
+        deepest = min(self.depth, self.width)
+        return DraftTree(tokens, parents, depths, ranks, scores, counts, deepest)
 
     def _no_nodes(self, candidates: Candidates, budgets: Tensor) -> DraftTree:
         none = candidates.tokens.new_zeros(len(budgets), self.width)

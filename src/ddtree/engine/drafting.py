@@ -29,7 +29,8 @@ class Drafting:
             slots,
             self.block + ring,
             (config.num_kv_heads, config.head_dim),
-            drafter.norm.weight.detach(),
+            drafter.norm.weight.dtype,
+            target.device,
         )
         masks = [config.mask_token_id] * (self.block - 1)
         self._masks = torch.tensor(masks, device=target.device)
@@ -57,7 +58,7 @@ class Drafting:
         """Logits [B, D, V] for the D positions after each root; requests in order of slot."""
         self.feed(requests)
         lengths = [r.length for r in requests]
-        context = DraftContext(lengths, [r.drafting.window for r in requests])
+        context = DraftContext(lengths, [r.resolved.window for r in requests])
         plan = draft_plan(self.pool, [r.slot for r in requests], context, self._how, self.block)
         roots = torch.tensor([[r.root] for r in requests], device=self.target.device)
         ids = torch.cat([roots, self._masks.expand(len(requests), -1)], 1)

@@ -11,10 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from ddtree.engine.drafting import Drafting
-from ddtree.engine.loop import RoundLoop, RoundResult, greedy_choices, synchronize_of
+from ddtree.engine.loop import RoundLoop, RoundResult, synchronize_of
 from ddtree.engine.params import (
     DEFAULT_BUDGET,
     DEFAULT_TOPK,
@@ -23,14 +21,17 @@ from ddtree.engine.params import (
     Speculation,
 )
 from ddtree.engine.pool import KVPool
-from ddtree.engine.probe import probe_target
-from ddtree.engine.request import Draftable, Request
+from ddtree.engine.probe import check_pair, probe_target
+from ddtree.engine.request import Request, ResolvedSpeculation
 from ddtree.engine.scoring import Score, ScoreJob
 from ddtree.engine.timing import StageClock
 from ddtree.errors import ConfigError, RequestError
 from ddtree.models.drafter import Drafter
 from ddtree.models.target import Target
 from ddtree.records.rounds import GenerationStats
+
+# Best tokens a scored position can list: enough for any verdict, small in an answer.
+MAX_SCORED = 20
 
 RoundObserver = Callable[[RoundResult], None]
 
@@ -58,9 +59,12 @@ class Engine:
         config: EngineConfig | None = None,
         observer: RoundObserver | None = None,
     ) -> None:
-        """Probes the target (ModelError if it fails). `observer` sees every round."""
+        """Probes the target (ModelError if it fails) and checks that the drafter belongs to it.
+        `observer` sees every round."""
         self.config = config or EngineConfig()
         self.target = target
+        if drafter is not None:
+            check_pair(target, drafter)
         self.max_context = self._resolve_context()
         probe_target(target)
         shape = target.shape
@@ -69,7 +73,8 @@ class Engine:
             self.config.slots,
             self.max_context + self._widest_round(drafter),
             (shape.num_kv_heads, shape.head_dim),
-            torch.empty(0, dtype=target.dtype, device=target.device),
+            target.dtype,
+            target.device,
         )
         self.drafting = None if drafter is None else self._make_drafting(drafter)
         clock = StageClock(synchronize_of(target.device))
@@ -144,7 +149,7 @@ class Engine:
             prompt=tuple(prompt),
             sampling=sampling,
             speculation=speculation,
-            drafting=self.resolve(speculation),
+            resolved=self.resolve(speculation),
             stop_ids=stop_ids if sampling.ignore_eos else stop_ids | self.target.eos_ids,
             limit=min(sampling.max_tokens, self.max_context - len(prompt)),
             stats=GenerationStats(prompt_tokens=len(prompt)),
@@ -155,6 +160,8 @@ class Engine:
         self._check_prompt(ids)
         if not 1 <= first < len(ids):
             raise RequestError("score_from", f"got {first}, expected 1 to {len(ids) - 1}")
+        if not 0 <= top <= MAX_SCORED:
+            raise RequestError("logprobs", f"got {top}, expected 0 to {MAX_SCORED}")
         if not 1 <= rows <= self.config.max_budget + 1:
             raise RequestError(
                 "score_rows", f"got {rows}, expected 1 to {self.config.max_budget + 1}"
@@ -162,13 +169,19 @@ class Engine:
         return ScoreJob(tuple(ids), first, rows, top, self.config.prefill_chunk)
 
     def default_speculation(self) -> Speculation:
-        """ddtree where there is a drafter, else ar."""
-        return Speculation("ar" if self.drafting is None else "ddtree")
+        """What a request gets that asks for nothing: ddtree where there is a drafter, else ar."""
+        if self.drafting is None:
+            return Speculation("ar")
+        return Speculation(
+            "ddtree",
+            min(DEFAULT_BUDGET, self.config.max_budget),
+            min(DEFAULT_TOPK, self.config.max_topk),
+        )
 
-    def resolve(self, speculation: Speculation) -> Draftable:
+    def resolve(self, speculation: Speculation) -> ResolvedSpeculation:
         """Fill in defaults and hold a request's speculation against the engine's maxima."""
         if speculation.method == "ar":
-            return Draftable(0, 1, 1)
+            return ResolvedSpeculation(0, 1, 1)
         if self.drafting is None:
             raise RequestError(
                 "speculation.method",
@@ -177,9 +190,12 @@ class Engine:
             )
         window = self._resolve_window(speculation)
         if speculation.method == "chain":
-            return Draftable(self.drafting.block - 1, 1, window)
-        budget = DEFAULT_BUDGET if speculation.budget is None else speculation.budget
-        topk = DEFAULT_TOPK if speculation.topk is None else speculation.topk
+            return ResolvedSpeculation(self.drafting.block - 1, 1, window)
+        default = self.default_speculation()
+        budget = default.budget if speculation.budget is None else speculation.budget
+        topk = default.topk if speculation.topk is None else speculation.topk
+        assert budget is not None  # for the type checker: ddtree's default names both
+        assert topk is not None
         for name, value, largest in (
             ("budget", budget, self.config.max_budget),
             ("topk", topk, self.config.max_topk),
@@ -188,18 +204,27 @@ class Engine:
                 raise RequestError(
                     f"speculation.{name}", f"got {value}, the engine was started for {largest}"
                 )
-        return Draftable(budget, topk, window)
+        # Rows for nodes that no tree of this topk can have would be verified for nothing.
+        possible = sum(topk**depth for depth in range(1, self.drafting.block))
+        return ResolvedSpeculation(min(budget, possible), topk, window)
 
     def step(self) -> list[Progress]:
-        """Admit, advance one prompt by one chunk, run one round; what each request gained."""
+        """Admit, advance one prompt and one scoring job by one pass, run one round for what
+        decodes; what each request gained.
+
+        A prompt's first token and its first round never fall into one step: they would reach a
+        client together, and the round's tokens would seem to have taken no time.
+        """
         self._admit()
-        progress: list[Progress] = []
-        prompts = [r for r in self._running if isinstance(r, ScoreJob) or r.state == "prefilling"]
-        if prompts:
-            progress += self._advance(prompts[0])
-        decoding = [r for r in self._running if isinstance(r, Request) and r.state == "decoding"]
+        requests = [r for r in self._running if isinstance(r, Request)]
+        jobs = [job for job in self._running if isinstance(job, ScoreJob)]
+        decoding = sorted(
+            (r for r in requests if r.state == "decoding"), key=lambda request: request.slot
+        )
+        progress = [self._score(job) for job in jobs[:1]]
+        for request in [r for r in requests if r.state == "prefilling"][:1]:
+            progress += self._advance(request)
         if decoding:
-            decoding.sort(key=lambda r: r.slot)
             progress += self._apply(self.loop.run_round(decoding))
         return progress
 
@@ -241,19 +266,20 @@ class Engine:
                 request.state = "prefilling"
             self._running.append(request)
 
-    def _advance(self, request: Request | ScoreJob) -> list[Progress]:
+    def _score(self, job: ScoreJob) -> Progress:
+        job.advance(self.loop)
+        if job.finished:
+            self._release(job)
+        return Progress(job, (), job.finished)
+
+    def _advance(self, request: Request) -> list[Progress]:
         """One prefill chunk; the last one yields the first token."""
-        if isinstance(request, ScoreJob):
-            request.advance(self.loop)
-            if request.finished:
-                self._release(request)
-            return [Progress(request, (), request.finished)]
         chunk = request.prompt[request.length :][: self.config.prefill_chunk]
-        logits = self.loop.prefill(request, chunk)
+        hidden = self.loop.prefill(request, chunk)
         if request.length < len(request.prompt):
             return []
         request.state = "decoding"
-        choice = greedy_choices(logits[None, None])
+        choice = self.loop.choose(hidden)
         if bool(choice.invalid):
             return [self._fail(request, "target")]
         return [self._extend(request, [int(choice.tokens)])]
@@ -263,15 +289,13 @@ class Engine:
         if self._observer is not None:
             self._observer(result)
         progress = []
-        counts = result.accepted.num_accepted.tolist()
-        nodes = result.tree.counts.tolist()
-        tokens = result.accepted.tokens.tolist()
         for row, request in enumerate(result.requests):
             if row in result.faults:
                 progress.append(self._fail(request, result.faults[row]))
                 continue
-            request.stats.add_round(counts[row], nodes[row], result.stage_seconds)
-            progress.append(self._extend(request, tokens[row][: counts[row] + 1]))
+            tokens = result.tokens[row]
+            request.stats.add_round(len(tokens) - 1, result.num_nodes[row], result.stage_seconds)
+            progress.append(self._extend(request, tokens))
         return progress
 
     def _extend(self, request: Request, tokens: list[int]) -> Progress:
@@ -300,13 +324,17 @@ class Engine:
             self._running.remove(request)
             bisect.insort(self._free, request_slot)
 
+    def check_ids(self, field: str, ids: Sequence[int]) -> None:
+        """RequestError that names `field` for an id outside the vocabulary."""
+        vocab = self.target.shape.vocab_size
+        bad = next((i for i in ids if not 0 <= i < vocab), None)
+        if bad is not None:
+            raise RequestError(field, f"token id {bad} is outside the vocabulary of {vocab}")
+
     def _check_prompt(self, prompt: Sequence[int]) -> None:
         if not prompt:
             raise RequestError("prompt", "is empty; at least one token is needed")
-        vocab = self.target.shape.vocab_size
-        bad = next((t for t in prompt if not 0 <= t < vocab), None)
-        if bad is not None:
-            raise RequestError("prompt", f"token id {bad} is outside the vocabulary of {vocab}")
+        self.check_ids("prompt", prompt)
         if len(prompt) >= self.max_context:
             raise RequestError(
                 "prompt",

@@ -9,7 +9,6 @@ from ddtree.engine.engine import Engine, RoundObserver
 from ddtree.engine.params import EngineConfig
 from ddtree.errors import ConfigError
 from ddtree.models.drafter import load_drafter
-from ddtree.models.drafter_config import check_against_target
 from ddtree.models.loading import load_target
 from ddtree.models.target import Target
 from ddtree.models.zoo import ModelPaths
@@ -43,6 +42,5 @@ def load_engine(
             Engine(Target(loaded.model), None, config, observer), loaded.tokenizer, paths
         )
     drafter = load_drafter(paths.drafter, DTYPES[dtype], device)
-    check_against_target(drafter.config, loaded.model.config, drafter.fc.in_features)
     target = Target(loaded.model, drafter.config.target_layer_ids)
     return LoadedEngine(Engine(target, drafter, config, observer), loaded.tokenizer, paths)

@@ -4,6 +4,7 @@
 chain is a tree with one candidate a depth.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -44,7 +45,9 @@ class RoundResult:
     requests: tuple[Request, ...]
     tree: DraftTree
     accepted: Acceptance
-    faults: dict[int, str]  # row -> what was wrong with its logits
+    tokens: list[list[int]]  # by row: accepted tokens, then the bonus
+    num_nodes: list[int]  # by row: draft nodes verified
+    faults: dict[int, str]  # row -> whose logits could not be used
     stage_seconds: dict[str, float]
 
 
@@ -75,19 +78,34 @@ class RoundLoop:
             choices = greedy_choices(logits)
             accepted = accept(tree, rows, choices.tokens)
         with clock.stage("commit"):
-            self._commit(requests, accepted, features)
-            faults = {row: "drafter" for row in broken_drafts}
-            faults |= dict.fromkeys(_rows_of(choices.invalid & rows.live), "target")
-        return RoundResult(tuple(requests), tree, accepted, faults, clock.finish_round())
+            counts = accepted.num_accepted.tolist()
+            self._commit(requests, accepted, counts, features)
+            tokens = accepted.tokens.tolist()
+            faults = dict.fromkeys(broken_drafts, "drafter")
+            faults |= dict.fromkeys(_rows_of(visited_faults(choices, accepted)), "target")
+        return RoundResult(
+            tuple(requests),
+            tree,
+            accepted,
+            [row[: count + 1] for row, count in zip(tokens, counts, strict=True)],
+            tree.counts.tolist(),
+            faults,
+            clock.finish_round(),
+        )
 
     @torch.inference_mode()
     def prefill(self, request: Request, ids: Sequence[int]) -> Tensor:
-        """The next chunk of a prompt; returns the last row's logits [V]."""
+        """The next chunk of a prompt; returns the last row's hidden state [E]."""
         hidden, features = self.extend(request, ids, features=request.speculates)
         if features is not None and self.drafting is not None:
             request.pending = features[0]
             self.drafting.feed([request])
-        return self.target.head(hidden[:, -1])[0]
+        return hidden[0, -1]
+
+    @torch.inference_mode()
+    def choose(self, hidden: Tensor) -> "Choices":
+        """The target's token after one row's hidden state [E]."""
+        return greedy_choices(self.target.head(hidden)[None, None])
 
     @torch.inference_mode()
     def extend(
@@ -116,7 +134,7 @@ class RoundLoop:
         if logits is None:
             return empty_tree(len(requests), self.target.device), []
         chosen = [i for i, r in enumerate(requests) if r.speculates]
-        drafts = [requests[i].drafting for i in chosen]
+        drafts = [requests[i].resolved for i in chosen]
         width, topk = max(d.budget for d in drafts), max(d.topk for d in drafts)
         at_once = 1 if logits.device.type == "cpu" else None
         candidates = top_candidates(logits, topk, at_once)
@@ -152,7 +170,11 @@ class RoundLoop:
         return self.target.head(hidden), features
 
     def _commit(
-        self, requests: Sequence[Request], accepted: Acceptance, features: Tensor | None
+        self,
+        requests: Sequence[Request],
+        accepted: Acceptance,
+        counts: list[int],
+        features: Tensor | None,
     ) -> None:
         """Move accepted rows' keys to the front of the new columns; keep their features.
 
@@ -165,9 +187,7 @@ class RoundLoop:
         source = base[:, None] + accepted.rows
         if accepted.rows.shape[1] > 1:
             self.pool.move(source.flatten(), (base[:, None] + columns).flatten())
-        for b, (request, count) in enumerate(
-            zip(requests, accepted.num_accepted.tolist(), strict=True)
-        ):
+        for b, (request, count) in enumerate(zip(requests, counts, strict=True)):
             request.length += count + 1
             if request.speculates and features is not None:
                 request.pending = features[b, accepted.rows[b, : count + 1]]
@@ -190,6 +210,14 @@ def greedy_choices(logits: Tensor) -> Choices:
     return Choices(best.indices, best.values.isnan() | (best.values == torch.inf))
 
 
+def visited_faults(choices: Choices, accepted: Acceptance) -> Tensor:
+    """[B, A]: unusable choices at rows the walk visited; what it never visited changes nothing."""
+    columns = torch.arange(accepted.rows.shape[1], device=accepted.rows.device)
+    visited = columns <= accepted.num_accepted[:, None]
+    rows = torch.where(visited, accepted.rows, 0)
+    return choices.invalid.gather(1, rows) & visited
+
+
 def _rows_of(flags: Tensor) -> list[int]:
     """Batch rows with any flag set, of flags [B, n]."""
     rows: list[int] = flags.any(-1).nonzero()[:, 0].tolist()
@@ -198,4 +226,6 @@ def _rows_of(flags: Tensor) -> list[int]:
 
 def synchronize_of(device: torch.device) -> Callable[[], None]:
     """What makes a clock on `device` honest; the CPU has nothing queued."""
-    return torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    if device.type != "cuda":
+        return lambda: None
+    return functools.partial(torch.cuda.synchronize, device)

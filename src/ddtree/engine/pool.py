@@ -1,7 +1,11 @@
 """Key and value memory: one tensor for all layers, addressed by flat cells."""
 
+import math
+
 import torch
 from torch import Tensor
+
+from ddtree.errors import ConfigError
 
 
 class KVPool:
@@ -18,12 +22,21 @@ class KVPool:
         slots: int,
         columns: int,
         heads: tuple[int, int],
-        like: Tensor,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
-        """`heads` = (G, C); dtype and device are those of `like`."""
+        """`heads` = (G, C). ConfigError if there is no memory for it."""
         self.columns = columns
         self.heads = heads
-        self._cells = like.new_zeros(layers, 2, slots * columns, heads[0] * heads[1])
+        shape = (layers, 2, slots * columns, heads[0] * heads[1])
+        try:
+            self._cells = torch.zeros(shape, dtype=dtype, device=device)
+        except RuntimeError as error:
+            size = math.prod(shape) * dtype.itemsize
+            raise ConfigError(
+                f"no memory on {device} for {size / 2**30:.1f} GiB of keys and values: {slots} "
+                f"slots of {columns} columns; lower slots or max_context"
+            ) from error
 
     @property
     def device(self) -> torch.device:

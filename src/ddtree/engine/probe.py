@@ -11,11 +11,32 @@ from ddtree.core import VerifyRows, causal_rows
 from ddtree.engine.plan import verify_plan
 from ddtree.engine.pool import KVPool
 from ddtree.errors import ModelError
+from ddtree.models.drafter import Drafter
+from ddtree.models.drafter_config import check_against_target
 from ddtree.models.target import Target
 
 # Largest root mean square deviation allowed between our logits and the model's own, relative to
 # their spread. bfloat16 keeps 8 bits and the two paths round in different places.
-TOLERANCE = {torch.bfloat16: 0.1, torch.float16: 0.02, torch.float32: 1e-3, torch.float64: 1e-4}
+TOLERANCE = {torch.bfloat16: 0.1, torch.float32: 1e-3, torch.float64: 1e-4}
+
+
+def check_pair(target: Target, drafter: Drafter) -> None:
+    """Raise a ModelError unless drafter and target fit: sizes, features, dtype, device."""
+    check_against_target(drafter.config, target.model.config, drafter.fc.in_features)
+    if target.feature_layers != drafter.config.target_layer_ids:
+        raise ModelError(
+            f"the target captures layers {target.feature_layers}, the drafter reads "
+            f"{drafter.config.target_layer_ids}: make the target with the drafter's layer ids"
+        )
+    weight = drafter.fc.weight
+    for name, ours, theirs in (
+        ("dtype", weight.dtype, target.dtype),
+        ("device", weight.device, target.device),
+    ):
+        if ours != theirs:
+            raise ModelError(
+                f"the drafter's {name} is {ours}, the target's {theirs}; load both alike"
+            )
 
 
 @torch.inference_mode()
@@ -74,5 +95,5 @@ def _run(target: Target, pool: KVPool, length: int, ids: Tensor) -> Tensor:
 
 def _small_pool(target: Target) -> KVPool:
     shape = target.shape
-    like = torch.empty(0, dtype=target.dtype, device=target.device)
-    return KVPool(shape.num_layers, 1, 16, (shape.num_kv_heads, shape.head_dim), like)
+    heads = (shape.num_kv_heads, shape.head_dim)
+    return KVPool(shape.num_layers, 1, 16, heads, target.dtype, target.device)

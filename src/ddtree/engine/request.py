@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -14,7 +14,7 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 
 @dataclass(frozen=True)
-class Draftable:
+class ResolvedSpeculation:
     """A request's speculation, resolved against the engine: budget 0 drafts nothing."""
 
     budget: int
@@ -35,7 +35,7 @@ class Request:
     prompt: tuple[int, ...]
     sampling: SamplingParams
     speculation: Speculation
-    drafting: Draftable
+    resolved: ResolvedSpeculation
     stop_ids: frozenset[int]
     limit: int  # generated tokens at most, the context's end included
     stats: GenerationStats
@@ -56,6 +56,26 @@ class Request:
             return None
         return (len(self.output) - 1) / (self.last_token_s - self.first_token_s)
 
+    def summary(self) -> dict[str, Any]:
+        """What was asked for, resolved, and how it went: for JSON."""
+        stats = self.stats
+        return {
+            "method": self.speculation.method,
+            "budget": self.resolved.budget,
+            "topk": self.resolved.topk,
+            "draft_window": self.resolved.window if self.speculates else None,
+            "prompt_tokens": stats.prompt_tokens,
+            "completion_tokens": stats.completion_tokens,
+            "rounds": stats.rounds,
+            "acceptance_length": stats.acceptance_length,
+            "accepted_histogram": stats.accepted_histogram,
+            "tree_nodes": stats.tree_nodes,
+            "cut_tokens": stats.cut_tokens,
+            "stage_seconds": stats.stage_seconds,
+            "decode_tokens_per_s": self.decode_tokens_per_s,
+            "token_ids": self.output,
+        }
+
     @property
     def root(self) -> int:
         """The last committed token, next to be decoded."""
@@ -64,7 +84,7 @@ class Request:
     @property
     def speculates(self) -> bool:
         """Whether this request feeds and asks the drafter."""
-        return self.drafting.budget > 0
+        return self.resolved.budget > 0
 
     def take(self, tokens: list[int]) -> list[int]:
         """Append generated tokens up to a stop id or the limit; finish if one is reached.

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ddtree.engine.loop import RoundLoop
+from ddtree.errors import EngineError
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ class ScoreJob:
         logits = loop.target.head(hidden)[0].double()  # [S, V]
         given = self.ids[self.first + len(self.scores) :][: len(logits)]
         total = torch.logsumexp(logits, -1)
+        if not bool(total.isfinite().all()):
+            raise EngineError("the target's logits hold NaN or infinity; scores would mean nothing")
         best = torch.sort(logits, dim=-1, descending=True, stable=True)
         for row, token in enumerate(given):
             logit = float(logits[row, token])

@@ -150,20 +150,6 @@ def rope_types(config: object) -> tuple[str, ...]:
     return tuple(sorted({_type_of(entry) for entry in blocks}))
 
 
-def rope_type(config: object) -> str:
-    """The rotary type that decides whether a model can be batched.
-
-    Where layer types differ, one that depends on the batch's longest row (dynamic, longrope)
-    comes before any other, then the first that isn't default.
-    """
-    found = rope_types(config)
-    for candidates in (LENGTH_DEPENDENT_ROPE, [name for name in found if name != "default"]):
-        for name in candidates:
-            if name in found:
-                return name
-    return "default"
-
-
 def _type_of(block: Mapping[str, object]) -> str:
     return str(block.get("rope_type") or block.get("type") or "default")
 

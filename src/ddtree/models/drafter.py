@@ -10,6 +10,7 @@ last committed token) followed by masks; row i of the block predicts its own pos
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import Qwen3Config
@@ -84,11 +85,6 @@ class Drafter(nn.Module):
         self.norm = Qwen3RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.rotary = Qwen3RotaryEmbedding(qwen)
 
-    @property
-    def num_drafted(self) -> int:
-        """D = block_size - 1: positions predicted by one pass."""
-        return self.config.block_size - 1
-
     def context(self, features: Tensor, positions: Tensor) -> Tensor:
         """Keys and values of committed tokens: features [1, n, F] at positions [1, n] ->
         [layers, 2, n, G, C], keys rotated to their absolute positions."""
@@ -121,8 +117,13 @@ def load_drafter(folder: Path, dtype: torch.dtype, device: str) -> Drafter:
     config = load_drafter_config(folder)
     path = folder / "model.safetensors"
     if not path.is_file():
-        raise ModelError(f"{path}: no such file; a drafter is config.json and model.safetensors")
-    weights = load_file(path)
+        sharded = (folder / "model.safetensors.index.json").is_file()
+        kind = "a checkpoint in several files; join them into one" if sharded else "no such file"
+        raise ModelError(f"{path}: {kind}; a drafter is config.json and model.safetensors")
+    try:
+        weights = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{path}: can't be read ({error}); fetch the checkpoint again") from error
     drafter = Drafter(config)
     own = drafter.state_dict()
     for kind, names in (("missing", own.keys() - weights), ("unknown", weights.keys() - own)):
@@ -135,7 +136,16 @@ def load_drafter(folder: Path, dtype: torch.dtype, device: str) -> Drafter:
                 f"{tuple(own[name].shape)}"
             )
     drafter.load_state_dict(weights)
-    return drafter.to(device=device, dtype=dtype).eval()
+    return cast_drafter(drafter, dtype).to(device).eval()
+
+
+def cast_drafter(drafter: Drafter, dtype: torch.dtype) -> Drafter:
+    """Weights in `dtype`; rotary frequencies stay float32, since rounding them to bfloat16 turns
+    distant positions by whole radians."""
+    for parameter in drafter.parameters():
+        parameter.requires_grad_(False)
+        parameter.data = parameter.data.to(dtype)
+    return drafter
 
 
 def _rotary_config(config: DrafterConfig) -> Qwen3Config:

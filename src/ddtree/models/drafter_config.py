@@ -9,13 +9,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
+from ddtree.core import WindowKind
 from ddtree.errors import ModelError
 from ddtree.models.config_fields import ConfigFields
 from ddtree.models.drafter_rope import read_rope
-
-WindowKind = Literal["anchored", "per-query"]
 
 ARCHITECTURE = "DFlashDraftModel"
 
@@ -38,7 +37,7 @@ _VARIANT_KEYS: Mapping[str, tuple[object, ...]] = {
 }
 
 
-class TargetShape(Protocol):
+class TargetFields(Protocol):
     """The fields of a target's configuration that a drafter must agree with."""
 
     hidden_size: int
@@ -140,7 +139,7 @@ def parse_drafter_config(
 
 
 def check_against_target(
-    config: DrafterConfig, target_config: TargetShape, fc_in_features: int
+    config: DrafterConfig, target_config: TargetFields, fc_in_features: int
 ) -> None:
     """Raise a ModelError that names the key unless the drafter fits the target.
 

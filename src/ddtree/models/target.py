@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ddtree.errors import ModelError
-from ddtree.models.attention import HOOK_NAME, AttendPlan, register_hook
+from ddtree.models.attention import HOOK_NAME, AttendPlan, AttentionLayer, register_hook
 from ddtree.models.compat import LENGTH_DEPENDENT_ROPE, rope_types
 
 KNOWN_LAYER_TYPES = ("full_attention", "sliding_attention")
@@ -26,7 +26,6 @@ class TargetShape:
     num_layers: int
     num_kv_heads: int
     head_dim: int
-    hidden_size: int
     vocab_size: int
     max_positions: int
 
@@ -53,13 +52,19 @@ class _CountingPlan:
     """Checks that each layer attends once, in order, over rows of their own positions."""
 
     plan: AttendPlan
+    slides: tuple[bool, ...]  # by layer
     calls: int = 0
 
-    def attend(self, layer: object, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if layer.index != self.calls:  # type: ignore[attr-defined]
-            raise ModelError(f"attention call {self.calls} came from layer {layer.index}")  # type: ignore[attr-defined]
+    def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if layer.index != self.calls:
+            raise ModelError(f"attention call {self.calls} came from layer {layer.index}")
+        if (layer.window is not None) != self.slides[layer.index]:
+            raise ModelError(
+                f"layer {layer.index} attends with window {layer.window}, but its layer_type says "
+                f"{'sliding' if self.slides[layer.index] else 'full'} attention"
+            )
         self.calls += 1
-        return self.plan.attend(layer, q, k, v)  # type: ignore[arg-type]
+        return self.plan.attend(layer, q, k, v)
 
 
 class Target:
@@ -82,11 +87,12 @@ class Target:
             num_layers=config.num_hidden_layers,
             num_kv_heads=config.num_key_value_heads,
             head_dim=_head_dim(config),
-            hidden_size=config.hidden_size,
             vocab_size=config.vocab_size,
             max_positions=config.max_position_embeddings,
         )
         self.eos_ids = _eos_ids(model)
+        self.feature_layers = feature_layers
+        self._slides = _sliding_layers(config)
         self._tap = _FeatureTap(feature_layers)
         layers: nn.ModuleList = model.base_model.layers
         for layer in feature_layers:
@@ -100,7 +106,7 @@ class Target:
         if positions.shape != ids.shape:
             # transformers would broadcast [1, S] and invent missing positions.
             raise ModelError(f"positions {tuple(positions.shape)}, expected {tuple(ids.shape)}")
-        counting = _CountingPlan(plan)
+        counting = _CountingPlan(plan, self._slides)
         self._tap.active = features
         output = self._decoder(
             input_ids=ids, position_ids=positions, use_cache=False, plan=counting
@@ -156,8 +162,21 @@ def refuse_unsupported(model: PreTrainedModel) -> None:
             f"{name}: rope_type {sorted(bad_rope)[0]} depends on the longest request of a batch; "
             "set another rope_type in the checkpoint's config.json"
         )
+    if not getattr(config, "num_key_value_heads", None):
+        raise ModelError(f"{name}: num_key_value_heads is missing; this architecture is unknown")
+    if getattr(config, "kv_lora_rank", None):
+        raise ModelError(f"{name}: latent attention (kv_lora_rank) is not implemented by the plan")
     if not hasattr(model.base_model, "layers"):
         raise ModelError(f"{name}: no list of decoder layers found; this architecture is unknown")
+
+
+def _sliding_layers(config: object) -> tuple[bool, ...]:
+    """By layer, whether it attends over a sliding window."""
+    count: int = config.num_hidden_layers  # type: ignore[attr-defined]
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        return (getattr(config, "sliding_window", None) is not None,) * count
+    return tuple(kind == "sliding_attention" for kind in kinds)
 
 
 def _head_dim(config: object) -> int:

@@ -1,7 +1,7 @@
 """The routes."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +29,7 @@ from ddtree.serve.schema import (
     GenerationFields,
     TokenizeRequest,
 )
-from ddtree.serve.worker import EngineWorker
+from ddtree.serve.worker import EngineWorker, Ticket
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,15 @@ class ServerInfo:
 
     model: str
     resolved: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A prompt and what to make of it."""
+
+    ids: list[int]
+    max_tokens: int
+    shape: Shape
 
 
 class _Server:
@@ -50,33 +59,52 @@ class _Server:
         if name is not None and name != self.info.model:
             raise RequestError("model", f"got {name!r}, this server has {self.info.model!r}")
 
-    def encode(self, prompt: str | list[int]) -> list[int]:
+    def encode(self, prompt: str | list[int], *, add_special_tokens: bool = True) -> list[int]:
         if isinstance(prompt, list):
             return prompt
-        try:
-            prompt.encode()
-        except UnicodeEncodeError:
-            raise RequestError("prompt", "holds a lone surrogate, which is no text") from None
-        ids: list[int] = self.tokenizer(prompt).input_ids
+        check_text("prompt", prompt)
+        ids: list[int] = self.tokenizer(prompt, add_special_tokens=add_special_tokens).input_ids
         return ids
 
-    async def generate(
-        self, fields: GenerationFields, ids: list[int], max_tokens: int, shape: Shape
-    ) -> Response:
+    async def generate(self, call: Request, fields: GenerationFields, work: Work) -> Response:
         request = self.worker.engine.make_request(
-            ids, fields.sampling(max_tokens), fields.to_speculation()
+            work.ids, fields.sampling(work.max_tokens), fields.to_speculation()
         )
         ticket = self.worker.submit(request)
         wishes = Wishes(fields.return_token_ids, fields.return_stats, fields.include_usage)
-        decoder = TextStream(self.tokenizer)
-        answer = Answer(self.worker, ticket, decoder, shape, self.info.model, wishes)
+        decoder = TextStream(self.tokenizer, work.ids)
+        answer = Answer(self.worker, ticket, decoder, work.shape, self.info.model, wishes)
         if fields.stream:
             return StreamingResponse(answer.events(), media_type="text/event-stream")
+        return await self.answer(call, ticket, answer.whole())
+
+    async def answer(
+        self, call: Request, ticket: Ticket, body: Coroutine[Any, Any, dict[str, Any]]
+    ) -> Response:
+        """The body once it is there; a client that goes away before ends the work."""
+        work = asyncio.ensure_future(body)
+        gone = asyncio.ensure_future(_disconnected(call))
         try:
-            return JSONResponse(await answer.whole())
-        except asyncio.CancelledError:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            return JSONResponse(work.result()) if work.done() else Response(status_code=499)
+        finally:
+            work.cancel()
+            gone.cancel()
             self.worker.abort(ticket)
-            raise
+
+
+async def _disconnected(call: Request) -> None:
+    """Return when the client is gone; its body has been read already."""
+    while (await call.receive())["type"] != "http.disconnect":
+        pass
+
+
+def check_text(field: str, text: str) -> None:
+    """RequestError for a string that is no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise RequestError(field, "holds a lone surrogate, which is no text") from None
 
 
 def create_app(worker: EngineWorker, tokenizer: Tokenizer, info: ServerInfo) -> FastAPI:
@@ -98,22 +126,25 @@ def create_app(worker: EngineWorker, tokenizer: Tokenizer, info: ServerInfo) -> 
 
 def _add_generation(app: FastAPI, server: _Server) -> None:
     @app.post("/v1/completions", response_model=None)
-    async def completions(body: CompletionRequest) -> Response:
+    async def completions(call: Request, body: CompletionRequest) -> Response:
         server.check_model(body.model)
         ids = server.encode(body.prompt)
-        if not body.is_scoring:
-            return await server.generate(body, ids, body.max_tokens, COMPLETION)
-        job = server.worker.engine.make_score(
-            ids, body.score_from, body.score_rows, body.logprobs or 0
-        )
-        return JSONResponse(await score_answer(server.worker.submit(job), server.info.model))
+        if not body.asks_for_scores():
+            return await server.generate(call, body, Work(ids, body.max_tokens, COMPLETION))
+        first = 1 if body.score_from is None else body.score_from
+        rows = 1 if body.score_rows is None else body.score_rows
+        job = server.worker.engine.make_score(ids, first, rows, body.logprobs or 0)
+        ticket = server.worker.submit(job)
+        return await server.answer(call, ticket, score_answer(ticket, server.info.model))
 
     @app.post("/v1/chat/completions", response_model=None)
-    async def chat(body: ChatRequest) -> Response:
+    async def chat(call: Request, body: ChatRequest) -> Response:
         server.check_model(body.model)
+        for message in body.messages:
+            check_text("messages", message.content)
         messages = [{"role": m.role, "content": m.content} for m in body.messages]
         ids = encode_chat(server.tokenizer, messages)
-        return await server.generate(body, ids, body.token_limit, CHAT)
+        return await server.generate(call, body, Work(ids, body.token_limit(), CHAT))
 
 
 def _add_information(app: FastAPI, server: _Server) -> None:
@@ -138,13 +169,14 @@ def _add_information(app: FastAPI, server: _Server) -> None:
     @app.post("/tokenize")
     async def tokenize(body: TokenizeRequest) -> dict[str, Any]:
         server.check_model(body.model)
-        ids = server.tokenizer(body.prompt, add_special_tokens=body.add_special_tokens).input_ids
+        ids = server.encode(body.prompt, add_special_tokens=body.add_special_tokens)
         limit = server.worker.engine.max_context
         return {"tokens": ids, "count": len(ids), "max_model_len": limit}
 
     @app.post("/detokenize")
     async def detokenize(body: DetokenizeRequest) -> dict[str, Any]:
         server.check_model(body.model)
+        server.worker.engine.check_ids("tokens", body.tokens)
         return {"prompt": server.tokenizer.decode(body.tokens)}
 
 

@@ -135,24 +135,7 @@ class Answer:
         }
 
     def _stats(self) -> dict[str, Any]:
-        request, stats = self.request, self.request.stats
-        return {
-            "ddtree": {
-                "method": request.speculation.method,
-                "budget": request.drafting.budget,
-                "topk": request.drafting.topk,
-                "draft_window": request.drafting.window if request.speculates else None,
-                "prompt_tokens": stats.prompt_tokens,
-                "completion_tokens": stats.completion_tokens,
-                "rounds": stats.rounds,
-                "accepted_histogram": stats.accepted_histogram,
-                "acceptance_length": stats.acceptance_length,
-                "tree_nodes": stats.tree_nodes,
-                "cut_tokens": stats.cut_tokens,
-                "stage_seconds": stats.stage_seconds,
-                "token_ids": request.output,
-            }
-        }
+        return {"ddtree": self.request.summary()}
 
 
 async def score_answer(ticket: Ticket, model: str) -> dict[str, Any]:

@@ -85,12 +85,16 @@ class GenerationFields(_Strict):
     tool_choice: Any = None
     min_tokens: Any = None
 
-    def sampling(self, max_tokens: int) -> SamplingParams:
-        """The engine's form; RequestError names a field that asks for what doesn't exist."""
+    def refuse_unserved(self) -> None:
+        """RequestError that names a field asking for what doesn't exist."""
         for name, neutral in NEUTRAL.items():
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or value not in neutral):
                 raise RequestError(name, f"got {value!r}, which is not implemented; leave it out")
+
+    def sampling(self, max_tokens: int) -> SamplingParams:
+        """The engine's form; RequestError names a field that can't be served."""
+        self.refuse_unserved()
         return SamplingParams(
             max_tokens=max_tokens,
             temperature=self.temperature or 0.0,
@@ -119,16 +123,19 @@ class CompletionRequest(GenerationFields):
     max_tokens: StrictInt = 16
     echo: StrictBool = False
     logprobs: StrictInt | None = None
-    score_from: StrictInt = 1
-    score_rows: StrictInt = 1
+    score_from: StrictInt | None = None
+    score_rows: StrictInt | None = None
 
-    @property
-    def is_scoring(self) -> bool:
-        """Whether to score instead of generate; RequestError for half a scoring call."""
+    def asks_for_scores(self) -> bool:
+        """Whether to score instead of generate; RequestError for a mixture of both."""
         if self.echo and self.logprobs is not None and self.max_tokens == 0:
+            self.refuse_unserved()
+            for name in ("temperature", "stream", "speculation", "return_stats", "stop_token_ids"):
+                if getattr(self, name):
+                    raise RequestError(name, "has no meaning for scoring; leave it out")
             return True
-        for name, asked in (("echo", self.echo), ("logprobs", self.logprobs is not None)):
-            if asked:
+        for name in ("echo", "logprobs", "score_from", "score_rows"):
+            if getattr(self, name) not in (None, False):
                 raise RequestError(
                     name, "is implemented for scoring only: echo, logprobs and max_tokens 0"
                 )
@@ -140,7 +147,6 @@ class ChatMessage(_Strict):
 
     role: Literal["system", "user", "assistant"]
     content: StrictStr
-    name: StrictStr | None = None
 
 
 class ChatRequest(GenerationFields):
@@ -151,9 +157,9 @@ class ChatRequest(GenerationFields):
     max_completion_tokens: StrictInt | None = None
     logprobs: StrictBool = False
 
-    @property
     def token_limit(self) -> int:
-        """Generated tokens at most; a chat has no limit of its own but the context."""
+        """Generated tokens at most; a chat has no limit of its own but the context.
+        RequestError for what isn't implemented."""
         if self.logprobs:
             raise RequestError("logprobs", "is not implemented for chats; leave it out")
         for value in (self.max_completion_tokens, self.max_tokens):

@@ -76,11 +76,12 @@ class EngineWorker:
         ticket = Ticket(work, asyncio.get_running_loop())
 
         def add() -> None:
+            if self._fault is not None:
+                ticket.send(EngineError(self._fault))
+                return
             self._tickets[id(work)] = ticket
             self.engine.enqueue(work)
 
-        if self._fault is not None:
-            raise EngineError(self._fault)
         self._commands.put(add)
         return ticket
 
@@ -88,7 +89,7 @@ class EngineWorker:
         """End a request early; nothing happens if it is over."""
 
         def drop() -> None:
-            if self._tickets.pop(id(ticket.work), None) is not None:
+            if self._tickets.pop(id(ticket.work), None) is not None and self._fault is None:
                 self.engine.abort(ticket.work)
 
         self._commands.put(drop)
@@ -103,16 +104,19 @@ class EngineWorker:
         return None
 
     def _run(self) -> None:
-        try:
-            while self._take_commands():
+        """Serve until told to stop; after a fault go on answering, with the fault."""
+        while self._take_commands():
+            if self.engine.is_idle:
+                continue
+            try:
                 self._step()
-        except Exception as error:  # noqa: BLE001 - the thread's last word: report, don't vanish
-            _LOG.exception("the engine stopped")
-            self._fail(f"the engine stopped: {type(error).__name__}: {error}")
+            except Exception as error:  # noqa: BLE001 - whatever it is, requests must hear of it
+                _LOG.exception("the engine stopped")
+                self._fail(f"the engine stopped: {type(error).__name__}: {error}")
 
     def _take_commands(self) -> bool:
         """Run queued commands, waiting for one if there is nothing else to do; False to end."""
-        block = self.engine.is_idle
+        block = self._fault is not None or self.engine.is_idle
         while True:
             try:
                 command = self._commands.get(block=block)
@@ -120,9 +124,13 @@ class EngineWorker:
                 return True
             if command is None:
                 self._fail("the server is shutting down")
+                while not self._commands.empty():
+                    late = self._commands.get()
+                    if late is not None:
+                        late()
                 return False
             command()
-            block = False
+            block = self._fault is not None or self.engine.is_idle
 
     def _step(self) -> None:
         self._busy_since = time.monotonic()
@@ -136,7 +144,8 @@ class EngineWorker:
         self._busy_since = None
 
     def _fail(self, reason: str) -> None:
-        self._fault = reason
+        self._fault = self._fault or reason
+        self._busy_since = None
         for ticket in self._tickets.values():
             ticket.send(EngineError(reason))
         self._tickets.clear()
