@@ -11,7 +11,7 @@ a run of one token and taken off).
 import time
 
 import torch
-from common import humaneval_prompts, load, parser, progress, write
+from common import humaneval_prompts, load, parser, progress, ratio_of, write
 
 from ddtree.engine import EngineConfig, SamplingParams, Speculation
 from ddtree.models.compat import load_causal_lm
@@ -45,8 +45,7 @@ def main() -> None:
                     "concurrency": size,
                     "ours_tokens_per_s": ours,
                     "transformers_tokens_per_s": theirs,
-                    "ratio": estimate.value,
-                    "interval": [estimate.interval.low, estimate.interval.high],
+                    **ratio_of(estimate),
                 }
             )
             progress(cells[-1])

@@ -17,6 +17,7 @@ import torch
 
 from ddtree.engine import EngineConfig, LoadedEngine, load_engine
 from ddtree.models.zoo import ModelPaths, resolve
+from ddtree.records.statistics import Estimate
 
 HUMANEVAL_SHA256 = "b796127e635a67f93fb35c04f4cb03cf06f38c8072ee7cee8833d7bee06979ef"
 
@@ -83,6 +84,15 @@ def provenance(args: argparse.Namespace) -> dict[str, object]:
         "gpu": gpu,
         "load": os.getloadavg(),
         "environment": {k: v for k, v in os.environ.items() if k.startswith(("OMP_", "GOMP_"))},
+    }
+
+
+def ratio_of(estimate: Estimate) -> dict[str, object]:
+    """A ratio with its interval; None where there are too few pairs for one."""
+    interval = estimate.interval
+    return {
+        "ratio": estimate.value,
+        "interval": None if interval is None else [interval.low, interval.high],
     }
 
 

@@ -13,7 +13,9 @@ from ddtree.bench.watch import CpuReading, Reader
 from ddtree.endpoint.mock import MockRequest, MockServer
 from ddtree.endpoint.mock_script import MockScript
 from ddtree.errors import EndpointError
-from ddtree.records.summary import RunSummary
+from ddtree.records.arms import Arm
+from ddtree.records.ledger import BlockRow, CellRow, Ledger
+from ddtree.records.summary import CellSummary, RunSummary
 
 T = TypeVar("T")
 
@@ -158,3 +160,25 @@ def bench(
 ) -> RunSummary:
     setup = RunSetup(folder, backend or MockBackend(), progress or Notes(), make_reader=make_reader)
     return run(run_bench(spec or spec_of(), setup, resume=resume))
+
+
+def ledger_of(folder: Path) -> tuple[dict[str, CellRow], dict[str, list[BlockRow]]]:
+    """Cells and their blocks by arm label, control cells by role."""
+    with Ledger.read(folder / "ledger.sqlite") as ledger:
+        names = {
+            row.key: row.arm.label if row.role == "arm" else row.role for row in ledger.cells()
+        }
+        cells = {names[row.key]: row for row in ledger.cells()}
+        blocks = {name: list(ledger.blocks(key)) for key, name in names.items()}
+    return cells, blocks
+
+
+def cell(summary: RunSummary, arm: Arm, concurrency: int = 1) -> CellSummary:
+    (found,) = [c for c in summary.cells if c.arm == arm and c.concurrency == concurrency]
+    return found
+
+
+def measured(backend: MockBackend, spec: BenchSpec) -> list[MockRequest]:
+    """Requests of blocks: warm-up and calibration ask for other numbers of tokens."""
+    other = (spec.warmup_tokens, spec.calibration_tokens)
+    return [entry for entry in backend.log if entry.max_tokens not in other]

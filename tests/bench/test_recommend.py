@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from summaries import AR, CHAIN, cell, lossless, tree
 
-from ddtree.bench.recommend import arm_size, is_candidate, recommend
+from ddtree.bench.recommend import is_candidate, recommend
 from ddtree.records.arms import Arm
 from ddtree.records.summary import CellSummary, Interval, Losslessness, Verdict
 
@@ -48,7 +48,7 @@ def test_smaller_means_chain_then_nodes_then_topk_then_window() -> None:
         Arm("ddtree", 8, 4, "full"),
         tree(16, 1),
     ]
-    assert sorted(reversed(arms), key=arm_size) == arms
+    assert sorted(reversed(arms), key=lambda arm: arm.size) == arms
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,7 @@ def test_smaller_means_chain_then_nodes_then_topk_then_window() -> None:
         (1.05, (1.0, 1.1)),
         (0.9, None),
         (1.0, None),
+        (9.0, None),
     ],
 )
 def test_what_does_not_beat_ar_leaves_ar(
@@ -77,10 +78,22 @@ def test_an_uncertain_arm_does_not_block_a_certain_one() -> None:
     assert one(cell(tree(16), 1.9, interval=(0.9, 3.0)), cell(tree(8), 1.5)) == tree(8)
 
 
-def test_without_an_interval_there_is_a_warning() -> None:
+def test_without_an_interval_nothing_is_won() -> None:
     verdict = recommend([cell(AR), cell(tree(8), 1.5, interval=None)])
-    assert verdict.arm == tree(8)
+    assert verdict.arm is None
+    assert verdict.choices[0].arm == AR
+    assert "1.50x, n too small for an interval" in verdict.choices[0].reason
+    assert verdict.headline.startswith("Ship ar")
+    assert "n too small" in verdict.headline
     assert any("n too small" in warning for warning in verdict.warnings)
+    assert one(cell(tree(16), 9.0, interval=None), cell(tree(8), 1.5)) == tree(8)
+
+
+def test_n_too_small_is_no_reason_where_intervals_exist() -> None:
+    verdict = recommend([cell(AR), cell(tree(8), 1.05, interval=(0.9, 1.2))])
+    assert "n too small" not in verdict.choices[0].reason
+    assert "n too small" not in verdict.headline
+    assert verdict.warnings == ()
 
 
 BAD: list[dict[str, object]] = [
@@ -198,8 +211,9 @@ def test_no_overall_arm_but_choices_by_setting() -> None:
 def test_overall_arm_that_loses_somewhere_is_named() -> None:
     verdict = recommend(grid(t8=(2.0, 0.9, 1.5)))
     assert verdict.arm == tree(8)
-    assert "ddtree(8,4) at context 60, concurrency 4: not faster than ar there (0.90x)" in (
-        verdict.warnings
+    assert verdict.warnings == (
+        "ddtree(8,4) at context 60, concurrency 4: not faster than ar there with confidence "
+        "(0.90x)",
     )
 
 
@@ -207,6 +221,19 @@ def test_an_arm_that_loses_on_the_whole_is_no_overall_arm() -> None:
     verdict = recommend(grid(t8=(1.5, 0.5, 0.9)))
     assert verdict.arm is None
     assert [choice.arm for choice in verdict.choices] == [tree(8), AR, AR]
+
+
+def test_an_overall_arm_wins_by_its_lower_ends() -> None:
+    # By its means it gains 1.41 times, by its intervals' lower ends it may lose.
+    cells = [cell(AR, setting=setting) for setting in SETTINGS[:2]]
+    cells += [cell(tree(8), 2.0, SETTINGS[0]), cell(tree(8), 1.0, SETTINGS[1], interval=(0.3, 3))]
+    verdict = recommend(cells)
+    assert verdict.arm is None
+    assert [choice.arm for choice in verdict.choices] == [tree(8), AR]
+    narrow = [*cells[:3], cell(tree(8), 1.0, SETTINGS[1])]
+    assert recommend(narrow).arm == tree(8)
+    unknown = [*cells[:3], cell(tree(8), 2.0, SETTINGS[1], interval=None)]
+    assert recommend(unknown).arm is None
 
 
 def test_a_setting_without_a_baseline_leaves_no_overall_arm() -> None:
@@ -218,6 +245,25 @@ def test_a_setting_without_a_baseline_leaves_no_overall_arm() -> None:
     assert verdict.arm is None
     assert [choice.concurrency for choice in verdict.choices] == [1, 1]
     assert any("concurrency 4: no valid ar cell" in warning for warning in verdict.warnings)
+
+
+def test_too_many_near_ties_are_told_beside_the_control() -> None:
+    grade = Losslessness(
+        "not-lossless",
+        *(10, 8),
+        suspects=2,
+        tokens=400,
+        near_tie_tokens=30,
+        near_tie_excess=21,
+        control_flips=1,
+        control_positions=500,
+    )
+    verdict = recommend([cell(AR), dataclasses.replace(cell(tree(8), 1.5), losslessness=grade)])
+    assert verdict.arm is None
+    assert verdict.warnings == (
+        "ddtree(8,4) at context 60, concurrency 1: NOT lossless, 0 bugs and 2 suspects in 10 "
+        "outputs; 30 near-ties in 400 tokens where the control has 1 flips in 500",
+    )
 
 
 def test_near_ties_are_said_in_the_headline() -> None:
@@ -266,7 +312,8 @@ def check(cells: list[CellSummary], verdict: Verdict) -> None:
             assert chosen.losslessness.grade in ("exact", "near-ties")
             assert choice.speedup == chosen.speedup
             assert choice.speedup > 1
-            assert chosen.speedup_interval is None or chosen.speedup_interval.low > 1
+            assert chosen.speedup_interval is not None
+            assert chosen.speedup_interval.low > 1
     assert (verdict.arm is None) == (verdict.speedup is None)
     if verdict.arm is not None:
         assert verdict.arm != AR
@@ -276,6 +323,7 @@ def check(cells: list[CellSummary], verdict: Verdict) -> None:
             used = by_place[context, concurrency, verdict.arm]
             assert used.state == "ok"
             assert used.losslessness.grade in ("exact", "near-ties")
+            assert used.speedup_interval is not None
             assert by_place[context, concurrency, AR].state == "ok"
 
 

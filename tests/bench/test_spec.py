@@ -38,7 +38,7 @@ def test_axes_are_a_product_and_join_the_list() -> None:
         ({"contexts": []}, r"contexts: List should have at least 1"),
         ({"contexts": [60, 60]}, r"contexts: \[60, 60\] holds a value twice"),
         ({"prompts": 0}, r"prompts: .*greater than or equal to 1, got 0"),
-        ({"waves": 3}, r"waves: .*got 3"),
+        ({"waves": 0}, r"waves: .*got 0"),
         ({"dtype": "float16"}, r"dtype: .*'float32' or 'bfloat16'.*'float16'"),
         ({"arms": [{"method": "ddtree", "budget": 4}]}, r"arms: topk: ddtree needs"),
         ({"arms": [{"method": "chain", "budget": 4}]}, r"arms: budget and topk belong to ddtree"),
@@ -84,7 +84,7 @@ def test_every_setting_changes_the_hash_and_is_named() -> None:
         "concurrencies": [2],
         "prompts": 9,
         "blocks": 9,
-        "waves": 2,
+        "waves": 3,
         "max_tokens": 65,
         "workload": "text",
         "warmup_context": 9,
@@ -112,6 +112,7 @@ def test_every_setting_changes_the_hash_and_is_named() -> None:
         (4, 5, 1, 1, 4, 2),
         (4, 8, 3, 2, 8, 3),
         (4, 17, 1, 2, 8, 3),
+        (4, 17, 1, 5, 20, 1),
     ],
 )
 def test_block_sizes(
@@ -131,8 +132,15 @@ def test_demo_preset() -> None:
     ]
     assert demo.contexts == (60, 1024)
     assert demo.concurrencies == (1, 4)
+    assert {demo.block_count(c) for c in demo.concurrencies} == {3}
     assert demo.control
     assert not demo.ignore_eos
+
+
+def test_two_waves_unless_asked_otherwise() -> None:
+    assert parse().block_prompts(4) == 8
+    assert parse(waves=5).block_prompts(4) == 20
+    assert parse().block_prompts(1) == 1
 
 
 def test_unknown_preset_lists_the_known() -> None:

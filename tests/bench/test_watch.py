@@ -1,16 +1,21 @@
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from ddtree.bench import watch
 from ddtree.bench.watch import (
     CpuReading,
     cpu_reader,
     median_step_s,
     others_reason,
+    ours,
     share_between,
     step_reason,
+    step_s,
 )
 from ddtree.records.requests import RequestRecord
 
@@ -42,6 +47,37 @@ def test_share(seconds: float, own: float, others: float, expected: float) -> No
 
 def test_no_time_gives_no_share() -> None:
     assert share_between(START, START).others == 0.0
+
+
+@pytest.mark.parametrize(
+    ("threads", "expected"), [(None, 0.1), (16, 0.1), (8, 0.1), (4, 0.2), (1, 0.8)]
+)
+def test_share_is_of_the_servers_threads_where_they_are_fewer(
+    threads: int | None, expected: float
+) -> None:
+    before, later = replace(START, cores=8), replace(after(10.0, 20.0, 8.16), cores=8)
+    assert share_between(before, later, threads).others == pytest.approx(expected)
+
+
+def test_counters_are_matched_by_cpu_id() -> None:
+    # CPU 1 is offline: what is second in the list has id 2.
+    by_id = {0: "a", 2: "c", 3: "d"}
+    assert ours(by_id, [2, 3]) == ("c", "d")
+    # A container that numbers its own CPUs anew.
+    assert ours({0: "a", 1: "b"}, [5, 9]) == ("a", "b")
+
+
+def test_reader_of_a_machine_with_an_offline_cpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stat = tmp_path / "stat"
+    stat.write_text("cpu  9 9\ncpu0 1 1\ncpu7 2 2\nintr 5\n")
+    listed = [SimpleNamespace(user=1.0), SimpleNamespace(user=20.0)]
+    monkeypatch.setattr(watch, "_STAT", stat)
+    monkeypatch.setattr(watch.psutil, "cpu_times", lambda percpu: listed)
+    monkeypatch.setattr(watch, "_cores", lambda: [7])
+    reading = cpu_reader(lambda: [])()
+    assert (reading.busy_s, reading.cores) == (20.0, 1)
 
 
 def test_planted_hog_makes_a_block_invalid() -> None:
@@ -107,6 +143,15 @@ def test_median_step_over_requests() -> None:
     )
     assert median_step_s([timeline(1.0)]) is None
     assert median_step_s([replace(timeline(1.0, 2.0), error="broken_stream: x")]) is None
+
+
+def test_step_is_the_servers_own_where_it_tells() -> None:
+    # Gaps of a second hold another request's prefill; the rounds themselves took 40 ms.
+    told = {"rounds": 3, "stage_seconds": {"verify": 0.09, "host": 0.03}}
+    slow = timeline(1.0, 2.0, 3.0, 4.0)
+    assert step_s([replace(slow, stats=told), slow]) == pytest.approx(0.04)
+    assert step_s([slow]) == pytest.approx(1.0)
+    assert step_s([timeline(1.0)]) is None
 
 
 @pytest.mark.parametrize(

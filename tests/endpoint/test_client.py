@@ -181,6 +181,14 @@ USAGE = '{"choices":[],"usage":{"prompt_tokens":2,"completion_tokens":2,"total_t
         ((TOKENS, LAST.replace('"token_ids":[1,2]', '"token_ids":[1,3]'), USAGE), "count_mismatch"),
         ((TOKENS, LAST.replace("stop", "abort"), USAGE), "no_finish_reason"),
         ((TOKENS, LAST.split(',"ddtree"')[0] + "}", USAGE), "no_stats"),
+        ((TOKENS.replace("[1,2]", '[1,"x"]'), LAST, USAGE), "protocol"),
+        ((TOKENS.replace("[1,2]", "[1,2.5]"), LAST, USAGE), "protocol"),
+        ((TOKENS.replace("[1,2]", "[1,true]"), LAST, USAGE), "protocol"),
+        ((TOKENS.replace("[1,2]", "7"), LAST, USAGE), "protocol"),
+        (('{"choices":["text"]}', LAST, USAGE), "protocol"),
+        (('{"choices":{"index":0}}', LAST, USAGE), "protocol"),
+        ((TOKENS, LAST, '{"choices":[],"usage":5}'), "protocol"),
+        ((TOKENS, LAST.replace('"ddtree":{', '"ddtree":[],"x":{'), USAGE), "protocol"),
         (("[DONE]",), "no_finish_reason"),
         ((), "no_finish_reason"),
     ],
@@ -231,9 +239,8 @@ def test_score_tokenize_and_info() -> None:
             assert scores[3].top_ids == top_tokens(ids[:63])
             assert scores[0].token_logit == scores[0].top_logits[0] > scores[3].token_logit
             tokens = await client.tokenize("def f(x): return x")
-            assert len(tokens.ids) == 8
-            assert tokens.max_model_len == 8192
-            assert await client.detokenize(tokens.ids) == "def f(x): return x"
+            assert len(tokens) == 8
+            assert await client.detokenize(tokens) == "def f(x): return x"
             assert (await client.server_info())["block_size"] == 8
 
     run(work())

@@ -187,6 +187,28 @@ def test_reading_does_not_touch_a_running_block(path: Path, ledger: Ledger) -> N
             reader.set_cell_state(key, "ok")
 
 
+def test_the_newest_start_s_cells_come_last(path: Path) -> None:
+    other = dataclasses.replace(IDENTITY, server_version="other")
+    orders = []
+    for used in (IDENTITY, other, IDENTITY):
+        with Ledger.open(path, "spec-a") as ledger:
+            key = ledger.add_cell(used)
+            orders.append([row.key for row in ledger.cells()])
+            assert orders[-1][-1] == key
+    assert orders[2] == orders[1][::-1]
+
+
+def test_a_snapshot_is_of_one_moment(path: Path) -> None:
+    with Ledger.open(path, "spec-a") as writer:
+        key = writer.add_cell(IDENTITY)
+        with Ledger.read(path) as reader:
+            with reader.snapshot():
+                assert reader.blocks(key) == ()
+                writer.start_block(key, 0)
+                assert reader.blocks(key) == ()
+            assert len(reader.blocks(key)) == 1
+
+
 def test_one_writer(path: Path, ledger: Ledger) -> None:
     with pytest.raises(ConfigError, match="another run is writing"):
         Ledger.open(path, "spec-a")
@@ -201,14 +223,14 @@ def test_another_spec_is_refused_and_lets_go(path: Path) -> None:
     Ledger.open(path, "spec-a").close()
 
 
-@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("version", [0, 1, 3])
 def test_unknown_schema_is_refused(path: Path, version: int) -> None:
     Ledger.open(path, "spec-a").close()
     with sqlite3.connect(path) as db:
         db.execute(f"PRAGMA user_version = {version}")
     db.close()
     for attempt in (lambda: Ledger.open(path, "spec-a"), lambda: Ledger.read(path)):
-        with pytest.raises(ConfigError, match=f"schema {version}, this version reads 1"):
+        with pytest.raises(ConfigError, match=f"schema {version}, this version reads 2"):
             attempt()
 
 

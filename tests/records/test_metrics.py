@@ -75,33 +75,44 @@ def test_failed_or_empty_requests_measure_nothing() -> None:
     assert metrics.tpot_s(request(times=(), tokens=())) is None
 
 
-def test_window_leaves_out_ramp_up_and_drain() -> None:
-    # A is in flight 0..6, B 2..4: both are busy in 2..4. A gives one token a second at 1..6, of
-    # which 3 and 4 are inside; B gives 4 tokens over 3..4 and its first at 3: 5 in all.
+def test_window_leaves_out_prompts_ramp_up_and_drain() -> None:
+    # A decodes 1..6, B 3..4 (sent at 2): both in 3..4, in which A gives one token and B four.
     a = request(times=(1, 2, 3, 4, 5, 6), tokens=(1,) * 6, end=6)
     b = request(times=(3, 4), tokens=(1, 4), sent=2, end=4)
-    window = metrics.busy_window([a, b], 2)
-    assert window == metrics.BusyWindow(tokens=7.0, seconds=2.0)
-    assert metrics.system_tokens_per_s([a, b], 2) == 3.5
+    assert metrics.busy_window([a, b], 2) == metrics.BusyWindow(tokens=5.0, seconds=1.0)
+    assert metrics.system_tokens_per_s([a, b], 2) == 5.0
+
+
+def test_prompts_that_go_through_one_by_one_are_no_decoding() -> None:
+    # Four prompts of 10 s each, then 10 tokens in a second, all at once: 40 tokens/s, whatever
+    # the prompts took.
+    wave = [request(times=(40, 41), tokens=(1, 10), sent=0, end=41) for _ in range(3)]
+    early = request(times=(10, 40, 41), tokens=(1, 30, 10), sent=0, end=41)
+    assert metrics.busy_window([early, *wave], 4) == metrics.BusyWindow(40.0, 1.0)
 
 
 def test_chunk_across_the_edge_counts_by_its_share() -> None:
-    # A's 4 tokens come in the gap 1..5, of which 2..4 is inside the window: 2 tokens.
-    # B's first chunk is at 3.
+    # A's 4 tokens come in the gap 1..5, of which 2..4 is inside the window: 2 tokens. B's first
+    # chunk is at the edge, its other at 4.
     a = request(times=(1, 5), tokens=(1, 4), end=5)
-    b = request(times=(3,), tokens=(3,), sent=2, end=4)
+    b = request(times=(2, 4), tokens=(7, 3), sent=1, end=4)
     assert metrics.busy_window([a, b], 2) == metrics.BusyWindow(tokens=5.0, seconds=2.0)
 
 
-def test_hand_over_splits_or_keeps_the_window() -> None:
+def test_hand_over_leaves_out_the_next_ones_prompt() -> None:
     long = request(times=(1, 10), tokens=(1, 9), end=10)
     first = request(times=(1, 4), tokens=(1, 3), end=4)
-    at_once = request(times=(5, 10), tokens=(1, 5), sent=4, end=10)
-    late = request(times=(6, 10), tokens=(1, 4), sent=5, end=10)
-    # At once: both slots are busy all of 0..10, every token counts.
-    assert metrics.busy_window([long, first, at_once], 2) == metrics.BusyWindow(20.0, 10.0)
-    # A second late: 0..4 and 5..10; the long one's token in 4..5 is outside.
-    assert metrics.busy_window([long, first, late], 2) == metrics.BusyWindow(18.0, 9.0)
+    second = request(times=(6, 10), tokens=(1, 4), sent=4, end=10)
+    # Both decode in 1..4 and 6..10: 3 + 3 tokens, then 4 + 4.
+    assert metrics.busy_window([long, first, second], 2) == metrics.BusyWindow(14.0, 7.0)
+
+
+def test_an_answer_in_one_chunk_neither_opens_nor_closes_the_window() -> None:
+    pair = [request(times=(1, 5), tokens=(1, 4), end=5) for _ in range(2)]
+    short = request(times=(3,), tokens=(1,), sent=2, end=4)
+    assert metrics.busy_window(pair, 2) == metrics.BusyWindow(8.0, 4.0)
+    # Its one token came in the time that all slots were busy.
+    assert metrics.busy_window([*pair, short], 2) == metrics.BusyWindow(9.0, 4.0)
 
 
 def test_no_window_without_enough_requests_at_once() -> None:
@@ -110,11 +121,13 @@ def test_no_window_without_enough_requests_at_once() -> None:
     assert metrics.system_tokens_per_s([], 1) is None
 
 
-def test_failed_request_holds_its_slot_and_gives_nothing() -> None:
-    # 30 tokens/s alone would be 60 with a second good one; a stalled neighbour doesn't raise it.
-    good = request(times=(0, 1), tokens=(0, 30), end=1)
-    stalled = request(times=(0.1,), tokens=(9,), end=1, error="stall: silent")
-    assert metrics.system_tokens_per_s([good, stalled], 2) == pytest.approx(30)
+def test_failed_request_holds_its_slot_until_it_fails_and_gives_nothing() -> None:
+    # Good: 30 tokens over 0..3. The other one had its first token at 1 and failed at 2.
+    good = request(times=(0, 3), tokens=(1, 30), end=3)
+    stalled = request(times=(1.0,), tokens=(9,), end=2, error="stall: silent")
+    assert metrics.busy_window([good, stalled], 2) == metrics.BusyWindow(10.0, 1.0)
+    refused = request(times=(), tokens=(), end=2, error="http_429: busy")
+    assert metrics.busy_window([good, refused], 2) is None
 
 
 def speculative(histogram: list[int], cut: int = 0, **extra: object) -> dict[str, object]:

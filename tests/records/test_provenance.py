@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddtree.records import provenance
-from ddtree.records.provenance import GitState, collect, git_state
+from ddtree.records.provenance import GitState, collect, folder_sha256, git_state, source_sha256
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -98,3 +98,32 @@ def test_no_host_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "planted-host" not in text
     monkeypatch.setattr(platform, "_uname_cache", None)
     monkeypatch.setattr(platform, "_platform_cache", {})
+
+
+def test_source_hash_sees_names_and_contents_of_python_files_alone(tmp_path: Path) -> None:
+    def fresh(files: dict[str, str]) -> str:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        for name, text in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+        return folder_sha256(folder)
+
+    files = {"a.py": "1", "sub/b.py": "2"}
+    same = fresh(files)
+    assert fresh(dict(reversed(files.items()))) == same
+    assert fresh(files | {"notes.txt": "x", "sub/__pycache__/b.pyc": "x"}) == same
+    changed = (
+        {"a.py": "1", "sub/b.py": "3"},
+        {"a.py": "1", "sub/c.py": "2"},
+        {"a.py": "1", "b.py": "2"},
+        {"a.py": "1"},
+        files | {"c.py": ""},
+    )
+    assert len({same, *map(fresh, changed)}) == len(changed) + 1
+
+
+def test_source_hash_is_the_packages_and_is_kept() -> None:
+    package = Path(provenance.__file__).parents[1]
+    assert package.name == "ddtree"
+    assert source_sha256() == folder_sha256(package)
+    assert collect((), {}, {}).to_dict()["source_sha256"] == source_sha256()

@@ -252,6 +252,45 @@ def test_an_interval_around_one_is_no_win():
     assert reader.all("tr", "cells", "win") == []
 
 
+def test_without_an_interval_nothing_is_won_or_shipped():
+    lone = cell(SHIP, 900, 1, speedup=9.87, speedup_interval=None)
+    verdict = Verdict(SHIP, "Ship it.", 9.87, (Choice(900, 1, SHIP, 9.87, "Fastest."),))
+    run = dataclasses.replace(good_run(), cells=(cell(AR, 900, 1), lone), verdict=verdict)
+    reader = read(render_report(run))
+    assert reader.all("tr", "cells", "win") == []
+    assert reader.all("div", "verdict", "ship") == []
+    assert "Ship it." not in reader.text("verdict")
+    assert "not faster with confidence, n too small" in reader.text("verdict")
+    assert "n too small" in reader.text("cells")
+
+
+def test_a_round_in_steps_of_the_baseline_is_told_of_concurrency_one_alone():
+    run = good_run()
+    assert "At concurrency 1 a round yields" in read(render_report(run)).text("verdict")
+    crowded = tuple(c for c in run.cells if c.concurrency > 1)
+    text = read(render_report(dataclasses.replace(run, cells=crowded))).text("verdict")
+    assert "a round yields" not in text
+
+
+def test_the_control_shows_its_outputs_and_a_difference():
+    run = good_run()
+    first, second, third, fourth = run.controls
+    changed = (
+        dataclasses.replace(first, outputs=20, identical=20),
+        dataclasses.replace(second, outputs=20, identical=18, near_ties=2),
+        dataclasses.replace(third, outputs=20, identical=17, near_ties=1),
+        fourth,
+    )
+    reader = read(render_report(dataclasses.replace(run, controls=changed)))
+    text = reader.text("control")
+    assert [shown in text for shown in ("20 of 20", "18 of 20", "17 of 20")] == [True] * 3
+    assert "2 outputs differ" in text
+    assert "outputs not compared" in text
+    assert "2 of 20 outputs differ" in reader.text("verdict")
+    badges = [e for e in reader.all("span", "control", "badge") if "not-lossless" in e.classes]
+    assert len(badges) == 1
+
+
 def test_a_fault_that_a_warning_names_is_not_listed_twice():
     run = faulty_run()
     line = "ddtree(8,2) at context 900, concurrency 8: invalid (other processes took 23 % CPU)"

@@ -53,7 +53,7 @@ def test_missing_numbers_carry_a_reason():
     assert "nan" in number(float("nan"), 2, "why").why_missing
     assert milliseconds(None, 1, "why").text == "–"
     assert milliseconds(0.0815, 1, "why").text == "81.5"
-    assert times(1.5, None, "why").note == "no interval"
+    assert times(1.5, None, "why").note == "n too small"
 
 
 def test_footnotes_name_each_reason_once():
@@ -103,6 +103,14 @@ def test_a_slower_cell_is_a_loss():
         for square in row.cells
     ]
     assert [s.kind for s in squares if s.text == "0.80×"] == ["loss"]
+
+
+@pytest.mark.parametrize("speedup", [0.5, 9.0])
+def test_without_an_interval_a_square_is_neither_win_nor_loss(speedup):
+    lone = cell(SHIP, 900, 1, speedup=speedup, speedup_interval=None)
+    run = dataclasses.replace(good_run(), cells=(cell(AR, 900, 1), lone))
+    ((square,),) = [row.cells for row in heat_maps(arrange(run)).maps[0].rows]
+    assert (square.kind, square.note) == ("even", "n too small")
 
 
 def test_a_barred_cell_does_not_stretch_the_scale():

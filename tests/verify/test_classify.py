@@ -102,6 +102,17 @@ def test_a_token_whose_logit_is_unknown_is_never_excused() -> None:
     assert judge(0, position, 9, 0, "float32").verdict == "suspect"
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_gaps_are_in_bfloat16_units_whatever_the_dtype(dtype: str) -> None:
+    position = Position(2, 19.75, (1, 2), (20.0, 19.75))
+    assert judge(0, position, 2, 0, dtype).gap_ulps == 2.0
+    target = Target(margins={n: ULP for n in range(20)}, wobble=ULP)
+    base = output((1, 1), target.greedy((1, 1), 10))
+    control = asyncio.run(run_control([base], target, 9, dtype))
+    assert control is not None
+    assert control.largest_gap_ulps in (1.0, 2.0)
+
+
 def test_outputs_of_other_prompts_are_not_compared() -> None:
     with pytest.raises(ConfigError, match="prompt id"):
         compare(output((1,), (2,)), output((3,), (2,)))

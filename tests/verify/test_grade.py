@@ -275,3 +275,59 @@ def test_reordered_sums_alone_are_never_called_a_bug() -> None:
 
 def test_baseline_cell() -> None:
     assert baseline_grade(5) == Losslessness("baseline", 5, 5)
+
+
+def through_eos(target: Target, index: int, eos: int) -> Output:
+    """An arm that decodes `eos` at `index`, where it ties with the best token, and goes on."""
+    base = target.greedy(PROMPT, LENGTH)
+    return output(PROMPT, target.follow(PROMPT, (*base[:index], eos), LENGTH))
+
+
+def test_a_divergence_through_an_end_of_sequence_id_is_a_bug() -> None:
+    target = Target(margins={len(PROMPT) + 4: ULP})
+    base = baseline(target)
+    eos = target.ranked((*PROMPT, *base.token_ids[:4]))[1]
+    arm = through_eos(target, 4, eos)
+
+    def verdict(arm: Output, eos_ids: frozenset[int]) -> str:
+        found = asyncio.run(grade_output(base, arm, target, "bfloat16", None, eos_ids))
+        return found.verdict
+
+    assert verdict(arm, frozenset()) == "near-tie"
+    assert verdict(arm, frozenset({eos})) == "bug"
+    assert verdict(arm, frozenset({STOP})) == "near-tie"
+    # Stopping there is what it should have done.
+    ended = output(PROMPT, arm.token_ids[:5], "stop", LENGTH)
+    assert verdict(ended, frozenset({eos})) == "near-tie"
+    pairs = [(base, arm)]
+    cell_grade = asyncio.run(grade_cell(pairs, target, "bfloat16", eos_ids=frozenset({eos})))
+    assert (cell_grade.grade, cell_grade.bugs) == ("not-lossless", 1)
+
+
+def steady(flips: int, positions: int, faults: int = 0) -> ControlResult:
+    return ControlResult(9, positions, flips, faults, 0.0, 0.0)
+
+
+def test_more_near_ties_than_the_control_explains_are_suspects() -> None:
+    # Every second place is a near-tie, and the arm takes the wrong one each time.
+    margins = {len(PROMPT) + n: ULP for n in range(0, 60, 2)}
+    target = Target(margins=margins)
+    base = baseline(target, 60)
+    taken: tuple[int, ...] = ()
+    for index in range(60):
+        rank = 1 if index % 2 == 0 else 0
+        taken += (target.ranked((*PROMPT, *taken))[rank],)
+    pairs = [(base, output(PROMPT, taken)), (base, base)]
+
+    def graded(control: ControlResult | None) -> Losslessness:
+        return asyncio.run(grade_cell(pairs, target, "bfloat16", control))
+
+    unknown = graded(None)
+    assert (unknown.grade, unknown.near_ties, unknown.suspects) == ("near-ties", 1, 0)
+    assert (unknown.tokens, unknown.near_tie_tokens, unknown.near_tie_excess) == (120, 30, 0)
+    quiet = graded(steady(0, 1000))
+    assert (quiet.grade, quiet.near_ties, quiet.suspects) == ("not-lossless", 0, 1)
+    assert 20 < quiet.near_tie_excess < 30
+    assert graded(steady(300, 1000)).grade == "near-ties"
+    # Flips that rounding can't explain excuse nothing.
+    assert graded(steady(300, 1000, faults=300)).grade == "not-lossless"

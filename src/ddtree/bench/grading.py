@@ -1,5 +1,6 @@
 """After the timed part: every output beside the baseline's, differences scored by the server."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -7,12 +8,13 @@ from ddtree.bench.group import BASELINE
 from ddtree.bench.pairing import CellData, gather, pairs
 from ddtree.bench.part import Progress
 from ddtree.bench.plan import Group
+from ddtree.bench.session import Connection
 from ddtree.bench.spec import BenchSpec
-from ddtree.endpoint.client import ServerClient
-from ddtree.errors import EndpointError
+from ddtree.errors import DDTreeError, EndpointError
 from ddtree.records.arms import Arm
 from ddtree.records.ledger import Ledger
 from ddtree.records.requests import RequestRecord
+from ddtree.records.summary import Losslessness
 from ddtree.verify.control import ControlResult, run_control
 from ddtree.verify.grade import baseline_grade, grade_cell
 from ddtree.verify.outputs import Output
@@ -25,14 +27,19 @@ Cells = Mapping[tuple[int, Arm], str]
 class EndpointScorer:
     """The server's scoring call as `verify` wants it."""
 
-    client: ServerClient
+    server: Connection
 
     async def score(
         self, token_ids: Sequence[int], score_from: int, rows: int
     ) -> tuple[Position, ...]:
         """Positions score_from.. of the text."""
-        scores = await self.client.score(tuple(token_ids), score_from, rows)
+        scores = await self.server.client.score(tuple(token_ids), score_from, rows)
         return tuple(Position(s.token_id, s.token_logit, s.top_ids, s.top_logits) for s in scores)
+
+
+def is_open(grade: Losslessness | None) -> bool:
+    """Whether a cell is still to be graded: never done, or some difference was not scored."""
+    return grade is None or (grade.grade == "unclassified" and grade.outputs > 0)
 
 
 class Grading:
@@ -44,6 +51,7 @@ class Grading:
         self.spec = spec
         self.ledger = ledger
         self.progress = progress
+        self._scorer: CachedScorer | None = None
         self._by_cell: dict[str, list[RequestRecord]] = {}
         for record in requests:
             self._by_cell.setdefault(record.cell, []).append(record)
@@ -54,56 +62,118 @@ class Grading:
                 self._limits[block.cell, block.index, block.attempt, prompt] = limit
 
     async def run(
-        self, groups: Mapping[int, Group], cells: Cells, client: ServerClient, block_size: int
+        self, groups: Mapping[int, Group], cells: Cells, server: Connection, block_size: int
     ) -> None:
-        """Grade and record. A server without logits leaves differing outputs unclassified."""
+        """Grade and record. What can't be scored leaves differing outputs unclassified.
+
+        A dead server is started again; an error costs one cell its grade and is noted.
+        """
         if not groups:
             return
-        scorer = await self._scorer(client, next(iter(groups.values())))
+        await self._connect(server, next(iter(groups.values())))
         rows = max(block_size, *((arm.budget or 0) + 1 for arm in self.spec.arms))
         controls: dict[int, ControlResult | None] = {}
         for g, group in groups.items():
             baseline = self._data(cells[g, BASELINE])
             outputs = self._outputs(group, list(baseline.finished))
-            if scorer is not None and not controls.get(group.context) and outputs:
+            if not controls.get(group.context) and outputs:
                 self.progress.note(f"grading: control at context {group.context}")
                 some = outputs[: self.spec.control_outputs]
-                controls[group.context] = await run_control(some, scorer, rows, self.spec.dtype)
+                controls[group.context] = await self._control(some, rows, server)
             self.ledger.set_grade(cells[g, BASELINE], baseline_grade(len(outputs)))
             for arm in self.spec.arms[1:]:
-                await self._grade(
-                    group, (cells[g, arm], baseline), scorer, controls.get(group.context)
-                )
+                sides = (cells[g, arm], baseline)
+                await self._grade(group, sides, server, controls.get(group.context))
+
+    async def grade_drafter_control(self, group: Group, server: Connection) -> None:
+        """Say of the drafter control's outputs that differ how many do by near-ties alone."""
+        setting = (group.context, group.concurrency)
+        found = [c for c in self.ledger.controls() if (c.context, c.concurrency) == setting]
+        if not found or found[0].identical == found[0].outputs:
+            return
+        rows = [r for r in self._rows.values() if (r.context, r.concurrency) == setting]
+        # Where a side was measured again, the newest row counts.
+        newest = {row.role: self._data(row.key) for row in rows if row.role != "arm"}
+        outputs = self._pairs(
+            group, newest["control-with-drafter"], newest["control-without-drafter"]
+        )
+        await self._connect(server, group)
+        try:
+            graded = await grade_cell(outputs, self._scorer, self.spec.dtype)
+        except DDTreeError as error:
+            self.progress.note(f"grading: drafter control: differences stay open: {error}")
+            return
+        self.ledger.set_control(dataclasses.replace(found[0], near_ties=graded.near_ties))
+        self.progress.note(
+            f"grading: drafter control: {graded.identical} of {graded.outputs} identical, "
+            f"{graded.near_ties} near-ties"
+        )
+
+    async def _control(
+        self, outputs: Sequence[Output], rows: int, server: Connection
+    ) -> ControlResult | None:
+        if self._scorer is None:
+            return None
+        try:
+            return await run_control(outputs, self._scorer, rows, self.spec.dtype)
+        except DDTreeError as error:
+            self.progress.note(f"grading: no control: {error}")
+            await self._revive(server)
+            return None
 
     async def _grade(
         self,
         group: Group,
         sides: tuple[str, CellData],
-        scorer: CachedScorer | None,
+        server: Connection,
         control: ControlResult | None,
     ) -> None:
         key, baseline = sides
-        both = [pair for block in pairs(self._data(key).blocks, baseline.blocks) for pair in block]
-        mine = self._outputs(group, [pair[0] for pair in both])
-        base = self._outputs(group, [pair[1] for pair in both])
-        found = await grade_cell(
-            list(zip(base, mine, strict=True)), scorer, self.spec.dtype, control
-        )
+        outputs = self._pairs(group, self._data(key), baseline)
+        where = f"{self._rows[key].arm.label} at {group.name}"
+        try:
+            found = await grade_cell(outputs, self._scorer, self.spec.dtype, control)
+        except DDTreeError as error:
+            self.progress.note(f"grading: {where}: differences stay open: {error}")
+            await self._revive(server)
+            found = await grade_cell(outputs, None, self.spec.dtype, control)
         self.ledger.set_grade(key, found)
-        label = self._rows[key].arm.label
         self.progress.note(
-            f"grading: {label} at {group.name}: {found.grade}, "
-            f"{found.identical} of {found.outputs} identical"
+            f"grading: {where}: {found.grade}, {found.identical} of {found.outputs} identical"
         )
 
-    async def _scorer(self, client: ServerClient, group: Group) -> CachedScorer | None:
+    async def _connect(self, server: Connection, group: Group) -> None:
+        """Have a scorer, if the server lives and can score."""
+        self._scorer = CachedScorer(EndpointScorer(server))
+        await self._revive(server)
         probe = group.blocks[0][0].token_ids
         try:
-            await client.score(probe, len(probe) - 1)
+            await server.client.score(probe, len(probe) - 1)
         except EndpointError as error:
             self.progress.note(f"grading: the server can't score, differences stay open: {error}")
-            return None
-        return CachedScorer(EndpointScorer(client))
+            self._scorer = None
+
+    async def _revive(self, server: Connection) -> None:
+        """Start the server again if it has died; where that fails too, scoring ends."""
+        try:
+            server.check_alive()
+            return
+        except EndpointError as error:
+            self.progress.note(f"grading: starting the server again: {error}")
+        try:
+            await server.restart()
+        except EndpointError as error:
+            self.progress.note(f"grading: no server, differences stay open: {error}")
+            self._scorer = None
+
+    def _pairs(
+        self, group: Group, arm: CellData, baseline: CellData
+    ) -> list[tuple[Output, Output]]:
+        """(baseline's, arm's) output of each prompt that both finished."""
+        both = [pair for block in pairs(arm.blocks, baseline.blocks) for pair in block]
+        mine = self._outputs(group, [pair[0] for pair in both])
+        base = self._outputs(group, [pair[1] for pair in both])
+        return list(zip(base, mine, strict=True))
 
     def _data(self, key: str) -> CellData:
         records = self._by_cell.get(key, [])

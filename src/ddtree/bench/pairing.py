@@ -1,12 +1,13 @@
 """A cell's measurements as a ledger and a request log hold them, and ratios between two cells.
 
 Pairs are made inside a block by prompt: both arms ran it on the same server, minutes apart at
-most. Only `ok` blocks give ratios.
+most. Only `ok` blocks in which every request of both arms finished give ratios: a request that
+failed leaves its neighbours a quieter server.
 """
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddtree.errors import ConfigError
@@ -22,19 +23,22 @@ from ddtree.records.statistics import Estimate, paired_ratio, throughput_ratio
 
 Blocks = Mapping[int, Sequence[RequestRecord]]
 
+MISCOUNTS = ("counts", "count_mismatch")
+"""Error classes of answers whose counts contradict each other: no accident of the machine."""
+
 
 @dataclass(frozen=True)
 class CellData:
     """One cell with its requests by block.
 
-    `blocks` holds the `ok` blocks. `attempted` adds the requests of `failed` attempts: a failure
-    that a later attempt repeated still happened. `invalid_reasons` has one entry for each attempt
-    that noise on the machine voided; its requests count nowhere.
+    `blocks` holds the `ok` blocks, which alone are counted. `repeated` holds the requests of
+    `failed` attempts, most of which a later attempt made good. `invalid_reasons` has one entry for
+    each attempt that noise on the machine voided; its requests count nowhere.
     """
 
     row: CellRow
     blocks: Blocks
-    attempted: tuple[RequestRecord, ...]
+    repeated: tuple[RequestRecord, ...]
     invalid_reasons: tuple[str, ...]
 
     @property
@@ -49,9 +53,20 @@ class CellData:
 
     @property
     def failures(self) -> Counter[str]:
-        """Failed requests by error class (the text before the first colon)."""
-        errors = (record.error for record in self.attempted)
-        return Counter(error.split(":")[0] for error in errors if error is not None)
+        """Failed requests of the ok blocks by error class."""
+        return failures_of(self.requests)
+
+    @property
+    def miscounts(self) -> int:
+        """Requests of any attempt that hold counts or stats which contradict each other."""
+        found = failures_of((*self.requests, *self.repeated))
+        return sum(found[name] for name in MISCOUNTS)
+
+
+def failures_of(records: Iterable[RequestRecord]) -> Counter[str]:
+    """Failed requests by error class (the text before the first colon)."""
+    errors = (record.error for record in records)
+    return Counter(error.split(":")[0] for error in errors if error is not None)
 
 
 def gather(row: CellRow, blocks: Sequence[BlockRow], requests: Sequence[RequestRecord]) -> CellData:
@@ -65,7 +80,7 @@ def gather(row: CellRow, blocks: Sequence[BlockRow], requests: Sequence[RequestR
     for record in requests:
         problem = reconciliation_error(record)
         if problem is not None:
-            record = dataclasses.replace(record, error=f"counts: {problem}")
+            record = dataclasses.replace(record, error=f"{MISCOUNTS[0]}: {problem}")
         by_attempt[record.block, record.attempt].append(record)
     counted = [block for block in blocks if block.state in ("ok", "failed")]
     for block in counted:
@@ -81,7 +96,12 @@ def gather(row: CellRow, blocks: Sequence[BlockRow], requests: Sequence[RequestR
             for block in counted
             if block.state == "ok"
         },
-        attempted=tuple(r for block in counted for r in by_attempt[block.index, block.attempt]),
+        repeated=tuple(
+            record
+            for block in counted
+            if block.state == "failed"
+            for record in by_attempt[block.index, block.attempt]
+        ),
         invalid_reasons=tuple(b.reason or "no reason" for b in blocks if b.state == "invalid"),
     )
 
@@ -90,7 +110,7 @@ def pairs(
     candidate: Blocks, baseline: Blocks
 ) -> Iterator[list[tuple[RequestRecord, RequestRecord]]]:
     """For each common block, in order: (candidate, baseline) of each prompt that both finished."""
-    for index in sorted(candidate.keys() & baseline.keys()):
+    for index in _common(candidate, baseline):
         base = {r.prompt_id: r for r in baseline[index] if r.error is None}
         yield [
             (record, base[record.prompt_id])
@@ -99,16 +119,25 @@ def pairs(
         ]
 
 
+def unanswered(candidate: Blocks, baseline: Blocks) -> int:
+    """Prompts of common blocks that the baseline finished and the candidate failed."""
+    count = 0
+    for index in _common(candidate, baseline):
+        finished = {r.prompt_id for r in baseline[index] if r.error is None}
+        count += sum(r.error is not None and r.prompt_id in finished for r in candidate[index])
+    return count
+
+
 def speedup(candidate: Blocks, baseline: Blocks, concurrency: int, seed: int) -> Estimate:
     """Decode speed-up: per prompt at concurrency 1, of system throughputs by block above.
 
-    Answers that came in one chunk, and blocks in which the slots were never all busy, give no
-    ratio.
+    Answers that came in one chunk, and blocks in which the slots were never all busy or any
+    request of either side failed, give no ratio.
     """
     if concurrency == 1:
         return _prompt_ratio(candidate, baseline, decode_tokens_per_s, seed)
     rates = []
-    for index in sorted(candidate.keys() & baseline.keys()):
+    for index in _whole(candidate, baseline):
         windows = [busy_window(side[index], concurrency) for side in (candidate, baseline)]
         found = [window.tokens_per_s for window in windows if window and window.tokens]
         if len(found) == len(windows):
@@ -121,6 +150,19 @@ def end_to_end_speedup(candidate: Blocks, baseline: Blocks, seed: int) -> Estima
     return _prompt_ratio(candidate, baseline, end_to_end_tokens_per_s, seed)
 
 
+def _common(candidate: Blocks, baseline: Blocks) -> list[int]:
+    return sorted(candidate.keys() & baseline.keys())
+
+
+def _whole(candidate: Blocks, baseline: Blocks) -> list[int]:
+    """Common blocks in which no request of either side failed."""
+    return [
+        index
+        for index in _common(candidate, baseline)
+        if all(record.error is None for record in (*candidate[index], *baseline[index]))
+    ]
+
+
 def _prompt_ratio(
     candidate: Blocks,
     baseline: Blocks,
@@ -128,7 +170,8 @@ def _prompt_ratio(
     seed: int,
 ) -> Estimate:
     ratios = []
-    for block in pairs(candidate, baseline):
+    whole = _whole(candidate, baseline)
+    for block in pairs({i: candidate[i] for i in whole}, {i: baseline[i] for i in whole}):
         speeds = [(speed(mine), speed(base)) for mine, base in block]
         ratios.append([a / b for a, b in speeds if a is not None and b is not None])
     return paired_ratio(ratios, seed)

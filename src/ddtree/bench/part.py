@@ -1,7 +1,8 @@
 """One arm's share of one block: its requests alone on the server, recorded and judged."""
 
 import asyncio
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -10,11 +11,13 @@ from ddtree.bench.plan import Group
 from ddtree.bench.session import Connection
 from ddtree.bench.spec import BenchSpec
 from ddtree.bench.watch import (
+    CpuReading,
+    CpuShare,
     Reader,
-    median_step_s,
     others_reason,
     share_between,
     step_reason,
+    step_s,
 )
 from ddtree.bench.workload import Prompt
 from ddtree.endpoint.calls import CompletionRequest, RequestLabel
@@ -26,6 +29,10 @@ from ddtree.records.ledger import Ledger
 from ddtree.records.requests import RequestRecord
 from ddtree.records.summary import CellState
 
+# A server that dies breaks its streams first and is gone, to those who ask, a moment later.
+_BREAKS = ("connect", "broken_stream")
+_DYING_S = 1.0
+_POLL_S = 0.05
 _NO_PROGRESS = ("connect", "timeout_first_token", "timeout_silence", "timeout_total")
 
 
@@ -46,7 +53,11 @@ class Progress(Protocol):
 
 
 class ServerCrashError(EndpointError):
-    """The server died or stopped making progress during a part."""
+    """The server died (`kind` server_crash) or stopped making progress (no_progress)."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 @dataclass(frozen=True)
@@ -76,13 +87,18 @@ class PartResult:
 
 @dataclass(frozen=True)
 class Recorder:
-    """Where parts are kept and how the machine is watched."""
+    """Where parts are kept and how the machine is watched; `threads` are the server's."""
 
     spec: BenchSpec
     ledger: Ledger
     log: RequestLog
     progress: Progress
     reader: Reader
+    threads: int | None = None
+
+    def share_since(self, before: CpuReading) -> CpuShare:
+        """What other processes took since a reading."""
+        return share_between(before, self.reader(), self.threads)
 
 
 async def run_part(part: Part, server: Connection, recorder: Recorder) -> PartResult:
@@ -108,9 +124,13 @@ async def run_part(part: Part, server: Connection, recorder: Recorder) -> PartRe
 
     before = recorder.reader()
     records = await closed_loop(prompts, part.group.concurrency, send, keep)
-    share = share_between(before, recorder.reader())
-    _check_server(part, server, recorder, records)
-    step = median_step_s(records) if part.arm.method == "ar" else None
+    share = recorder.share_since(before)
+    try:
+        await check_server(server, records)
+    except ServerCrashError as error:
+        recorder.ledger.finish_block(part.cell, part.block, "failed", error.kind)
+        raise
+    step = step_s(records) if part.arm.method == "ar" else None
     invalid = others_reason(share) or step_reason(step, part.calibration_s)
     extra = {
         "others_cpu_share": share.others,
@@ -123,14 +143,20 @@ async def run_part(part: Part, server: Connection, recorder: Recorder) -> PartRe
     return PartResult(records, invalid)
 
 
-def _check_server(
-    part: Part, server: Connection, recorder: Recorder, records: tuple[RequestRecord, ...]
-) -> None:
-    try:
-        server.check_alive()
-    except EndpointError as error:
-        recorder.ledger.finish_block(part.cell, part.block, "failed", "server_crash")
-        raise ServerCrashError(str(error)) from None
-    if all(r.error is not None and error_class(r.error) in _NO_PROGRESS for r in records):
-        recorder.ledger.finish_block(part.cell, part.block, "failed", "no_progress")
-        raise ServerCrashError(f"no request of {part.label} made progress: {records[0].error}")
+async def check_server(server: Connection, records: Sequence[RequestRecord]) -> None:
+    """ServerCrashError when the server died under these requests or let none make progress.
+
+    After a broken stream the server is watched for a second before it counts as alive.
+    """
+    classes = [error_class(record.error) for record in records if record.error is not None]
+    end = time.monotonic() + (_DYING_S if set(classes) & set(_BREAKS) else 0.0)
+    while True:
+        try:
+            server.check_alive()
+        except EndpointError as error:
+            raise ServerCrashError("server_crash", str(error)) from None
+        if time.monotonic() >= end:
+            break
+        await asyncio.sleep(_POLL_S)
+    if len(classes) == len(records) and set(classes) <= set(_NO_PROGRESS):
+        raise ServerCrashError("no_progress", f"no request made progress: {records[0].error}")

@@ -1,34 +1,20 @@
 """Which arm to ship: the fastest that is proven lossless, the smallest of those that tie.
 
-Only cells that are `ok` and whose outputs are exact, or exact up to near-ties, are candidates.
-Greedy cells alone are judged.
+Only cells that are `ok` and whose outputs are exact, or exact up to near-ties, are candidates, and
+only an interval wholly above 1 wins. Greedy cells alone are judged.
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from ddtree.records.arms import METHODS, Arm
-from ddtree.records.ledger import CellRow
-from ddtree.records.summary import CellSummary, Choice, Verdict
+from ddtree.records.arms import Arm
+from ddtree.records.summary import CellSummary, Choice, Losslessness, Verdict
 
 TIE_BAND = 0.02
+N_TOO_SMALL = "n too small"
 
 Setting = tuple[int, int]
-
-
-def arm_size(arm: Arm) -> tuple[int, int, int, float]:
-    """Sorts arms small to large: ar, chain, then trees by budget, topk and draft window.
-
-    The checkpoint's own window sorts before any given one, "full" last.
-    """
-    window = math.inf if arm.draft_window == "full" else float(arm.draft_window or 0)
-    return METHODS.index(arm.method), arm.budget or 0, arm.topk or 0, window
-
-
-def place(cell: CellSummary | CellRow) -> str:
-    """`ddtree(8,4) at context 60, concurrency 1`."""
-    return f"{cell.arm.label} at context {cell.context}, concurrency {cell.concurrency}"
 
 
 def is_candidate(cell: CellSummary) -> bool:
@@ -36,21 +22,7 @@ def is_candidate(cell: CellSummary) -> bool:
     if cell.arm.method == "ar" or cell.temperature != 0 or cell.state != "ok":
         return False
     speed = cell.speedup
-    return is_lossless(cell) and speed is not None and math.isfinite(speed) and speed > 0
-
-
-def is_lossless(cell: CellSummary) -> bool:
-    """Whether outputs were compared and all are identical or explained by near-ties."""
-    grade = cell.losslessness
-    clean = grade.grade in ("exact", "near-ties") and not (grade.bugs or grade.suspects)
-    return clean and grade.outputs > 0
-
-
-def beats_baseline(cell: CellSummary) -> bool:
-    """Faster than `ar`, with the whole interval where there is one."""
-    if cell.speedup is None or not cell.speedup > 1:
-        return False
-    return cell.speedup_interval is None or cell.speedup_interval.low > 1
+    return cell.is_lossless and speed is not None and math.isfinite(speed) and speed > 0
 
 
 def recommend(cells: Sequence[CellSummary]) -> Verdict:
@@ -68,7 +40,7 @@ def recommend(cells: Sequence[CellSummary]) -> Verdict:
         headline=_headline(arm_cells, choices, groups),
         speedup=_mean(arm_cells) if arm_cells else None,
         choices=choices,
-        warnings=(*_cell_warnings(cells), *_choice_warnings(choices, arm_cells, groups)),
+        warnings=(*_cell_warnings(cells), *_choice_warnings(arm_cells, groups)),
     )
 
 
@@ -82,13 +54,13 @@ def _choose(group: Sequence[CellSummary]) -> Choice | None:
         return None
     context, concurrency = group[0].context, group[0].concurrency
     candidates = [cell for cell in group if is_candidate(cell)]
-    faster = [cell for cell in candidates if beats_baseline(cell)]
+    faster = [cell for cell in candidates if cell.is_win]
     if not faster:
         baseline = next(c.arm for c in group if c.arm.method == "ar" and c.state == "ok")
         return Choice(context, concurrency, baseline, 1.0, _why_baseline(candidates))
     best = max(faster, key=_speedup)
     tied = [cell for cell in faster if _speedup(cell) >= _speedup(best) * (1 - TIE_BAND)]
-    pick = min(tied, key=lambda cell: arm_size(cell.arm))
+    pick = min(tied, key=lambda cell: cell.arm.size)
     reason = f"fastest of {len(candidates)} lossless arms"
     if pick is not best:
         reason = f"within {TIE_BAND:.0%} of {best.arm.label} ({_speedup(best):.2f}x), and smaller"
@@ -99,14 +71,19 @@ def _why_baseline(candidates: Sequence[CellSummary]) -> str:
     if not candidates:
         return "no other arm is valid and lossless here"
     best = max(candidates, key=_speedup)
-    text = f"no lossless arm is faster; the best is {best.arm.label} at {_speedup(best):.2f}x"
+    text = f"the best is {best.arm.label} at {_speedup(best):.2f}x"
     if best.speedup_interval is not None:
         text += f" ({best.speedup_interval.low:.2f} to {best.speedup_interval.high:.2f})"
-    return text
+    else:
+        text += f", {N_TOO_SMALL} for an interval"
+    return f"no lossless arm is faster with confidence; {text}"
 
 
 def _overall(groups: Mapping[Setting, Sequence[CellSummary]]) -> tuple[CellSummary, ...]:
-    """The cells, by setting, of the one arm for everything; empty when there is none."""
+    """The cells, by setting, of the one arm for everything; empty when there is none.
+
+    It wins on the whole: the geometric mean of its intervals' lower ends is above 1.
+    """
     by_arm: dict[Arm, dict[Setting, CellSummary]] = defaultdict(dict)
     for setting, group in groups.items():
         if _has_baseline(group):
@@ -118,12 +95,12 @@ def _overall(groups: Mapping[Setting, Sequence[CellSummary]]) -> tuple[CellSumma
         for found in by_arm.values()
         if len(found) == len(groups)
     ]
-    faster = [arm for arm in everywhere if _mean(arm) > 1 and any(map(beats_baseline, arm))]
+    faster = [arm for arm in everywhere if _wins(arm)]
     if not faster:
         return ()
     best = max(map(_mean, faster))
     tied = [arm for arm in faster if _mean(arm) >= best * (1 - TIE_BAND)]
-    return min(tied, key=lambda arm: arm_size(arm[0].arm))
+    return min(tied, key=lambda arm: arm[0].arm.size)
 
 
 def _speedup(cell: CellSummary) -> float:
@@ -132,6 +109,17 @@ def _speedup(cell: CellSummary) -> float:
 
 def _mean(cells: Sequence[CellSummary]) -> float:
     return math.exp(sum(math.log(_speedup(cell)) for cell in cells) / len(cells))
+
+
+def _mean_low(cells: Sequence[CellSummary]) -> float:
+    """Geometric mean of the intervals' lower ends; 0 where one has no interval."""
+    lows = [0.0 if c.speedup_interval is None else c.speedup_interval.low for c in cells]
+    return math.prod(max(low, 0.0) for low in lows) ** (1 / len(lows))
+
+
+def _wins(cells: Sequence[CellSummary]) -> bool:
+    """Faster on the whole with confidence, and somewhere by itself."""
+    return _mean(cells) > 1 and _mean_low(cells) > 1 and any(cell.is_win for cell in cells)
 
 
 def _headline(
@@ -154,11 +142,16 @@ def _headline(
     if faster:
         best = max(faster, key=lambda choice: choice.speedup)
         return (
-            f"Choose by setting: no one arm is valid, lossless and faster over all {settings} "
-            f"settings, but {len(faster)} of them have one that is, up to {best.speedup:.2f}x "
-            f"with {best.arm.label}."
+            f"Choose by setting: no one arm is valid, lossless and faster with confidence over "
+            f"all {settings} settings, but {len(faster)} of them have one that is, up to "
+            f"{best.speedup:.2f}x with {best.arm.label}."
         )
-    return f"Ship ar: no arm is lossless and faster at any of {settings} settings."
+    candidates = [cell for group in groups.values() for cell in group if is_candidate(cell)]
+    small = any(_speedup(cell) > 1 and cell.speedup_interval is None for cell in candidates)
+    return (
+        f"Ship ar: no arm is lossless and faster with confidence at any of {settings} settings"
+        f"{f' ({N_TOO_SMALL} for intervals)' if small else ''}."
+    )
 
 
 def _proof(cells: Sequence[CellSummary]) -> str:
@@ -170,42 +163,48 @@ def _proof(cells: Sequence[CellSummary]) -> str:
     return f"all {outputs} outputs identical to ar's"
 
 
+def _excess(grade: Losslessness) -> str:
+    if not grade.near_tie_excess:
+        return ""
+    return (
+        f"; {grade.near_tie_tokens} near-ties in {grade.tokens} tokens where the control has "
+        f"{grade.control_flips} flips in {grade.control_positions}"
+    )
+
+
 def _cell_warnings(cells: Sequence[CellSummary]) -> list[str]:
     warnings = []
     for cell in cells:
         grade = cell.losslessness
         if cell.state != "ok":
-            warnings.append(f"{place(cell)}: {cell.state} ({cell.reason or 'no reason given'})")
+            warnings.append(f"{cell.place}: {cell.state} ({cell.reason or 'no reason given'})")
         elif grade.grade == "not-lossless":
             warnings.append(
-                f"{place(cell)}: NOT lossless, {grade.bugs} bugs and {grade.suspects} suspects in "
-                f"{grade.outputs} outputs"
+                f"{cell.place}: NOT lossless, {grade.bugs} bugs and {grade.suspects} suspects in "
+                f"{grade.outputs} outputs{_excess(grade)}"
             )
         elif grade.grade == "unclassified":
-            warnings.append(f"{place(cell)}: losslessness not established, so not recommended")
+            warnings.append(f"{cell.place}: losslessness not established, so not recommended")
         if cell.temperature != 0:
-            warnings.append(f"{place(cell)}: temperature {cell.temperature} is not judged")
+            warnings.append(f"{cell.place}: temperature {cell.temperature} is not judged")
     return warnings
 
 
 def _choice_warnings(
-    choices: Sequence[Choice],
     arm_cells: Sequence[CellSummary],
     groups: Mapping[Setting, Sequence[CellSummary]],
 ) -> list[str]:
-    warnings = []
-    chosen = {(choice.context, choice.concurrency, choice.arm) for choice in choices}
-    in_use = [
-        cell
-        for cell in (cell for group in groups.values() for cell in group)
-        if (cell.context, cell.concurrency, cell.arm) in chosen or cell in arm_cells
+    warnings = [
+        f"{cell.place}: {N_TOO_SMALL} for an interval, so no win"
+        for group in groups.values()
+        for cell in group
+        if is_candidate(cell) and cell.speedup_interval is None
     ]
-    for cell in in_use:
-        if cell.arm.method != "ar" and cell.speedup_interval is None:
-            warnings.append(f"{place(cell)}: n too small for an interval")
-    for cell in arm_cells:
-        if not beats_baseline(cell):
-            warnings.append(f"{place(cell)}: not faster than ar there ({_speedup(cell):.2f}x)")
+    warnings += [
+        f"{cell.place}: not faster than ar there with confidence ({_speedup(cell):.2f}x)"
+        for cell in arm_cells
+        if not cell.is_win
+    ]
     for context, concurrency in sorted(groups):
         if not _has_baseline(groups[context, concurrency]):
             warnings.append(

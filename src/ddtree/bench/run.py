@@ -6,6 +6,7 @@ key changes with anything that could change its result.
 
 import dataclasses
 import json
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ddtree.bench.drafter_control import SIDES, ControlRun
-from ddtree.bench.grading import Grading
-from ddtree.bench.group import GroupRun
+from ddtree.bench.grading import Cells, Grading, is_open
+from ddtree.bench.group import Attempt, GroupRun
 from ddtree.bench.pairing import Blocks, gather
 from ddtree.bench.part import Progress, Recorder
 from ddtree.bench.plan import Group, RunPlan, make_plan, part_work
@@ -41,7 +42,9 @@ from ddtree.records import provenance
 from ddtree.records.arms import Arm
 from ddtree.records.files import RequestLog, read_requests, write_atomic
 from ddtree.records.ledger import CellIdentity, Ledger, cell_key
-from ddtree.records.summary import RunSummary
+from ddtree.records.provenance import Provenance
+from ddtree.records.requests import RequestRecord
+from ddtree.records.summary import Control, RunSummary
 
 MakeReader = Callable[[Callable[[], Iterable[int]]], Reader]
 
@@ -92,26 +95,45 @@ class _Run:
         async with self._server(drafter=True) as main:
             info = await main.client.server_info()
             check_fits(self.spec, info)
-            self._keep_provenance(info)
+            code = self._keep_provenance(info)
+            self.recorder = dataclasses.replace(self.recorder, threads=info.get("threads"))
+            self._note_windows(info)
             plan = await self._plan(main)
-            identity = identify(info)
+            identity = identify(info, code)
             cells = {
                 (g, arm): self.ledger.add_cell(self._identity(group, arm, identity))
                 for g, group in enumerate(plan.groups)
                 for arm in self.spec.arms
             }
-            ungraded = {}
-            for g, group in enumerate(plan.groups):
-                mine = {arm: cells[g, arm] for arm in self.spec.arms}
-                ran = await GroupRun(group, mine, main, self.recorder).run()
-                if ran or not self.ledger.grades().keys() >= set(mine.values()):
-                    ungraded[g] = group
+            ungraded = await self._groups(plan, cells, main)
             if plan.control is not None:
-                await self._control(plan.control, main, identity)
+                await self._control(plan.control, main, identity, code)
             requests = read_requests(self.setup.folder / REQUESTS_FILE)
             grading = Grading(self.spec, self.ledger, requests, self.setup.progress)
             block_size = int(info.get("block_size") or 1)
-            await grading.run(ungraded, cells, main.client, block_size)
+            await grading.run(ungraded, cells, main, block_size)
+            if plan.control is not None:
+                await grading.grade_drafter_control(plan.control, main)
+
+    async def _groups(self, plan: RunPlan, cells: Cells, main: Connection) -> dict[int, Group]:
+        """Run every group; those whose grades are missing or open."""
+        on_file: dict[Attempt, list[RequestRecord]] = defaultdict(list)
+        for record in read_requests(self.setup.folder / REQUESTS_FILE):
+            on_file[record.cell, record.block, record.attempt].append(record)
+        ungraded = {}
+        for g, group in enumerate(plan.groups):
+            mine = {arm: cells[g, arm] for arm in self.spec.arms}
+            ran = await GroupRun(group, mine, main, self.recorder, on_file).run()
+            grades = self.ledger.grades()
+            if ran or any(is_open(grades.get(key)) for key in mine.values()):
+                ungraded[g] = group
+        return ungraded
+
+    def _note_windows(self, info: dict[str, Any]) -> None:
+        if any(arm.draft_window is not None for arm in self.spec.arms):
+            self.setup.progress.note(
+                f"arms that name no draft window get the server's: {info.get('draft_window')}"
+            )
 
     @asynccontextmanager
     async def _server(self, *, drafter: bool) -> AsyncIterator[Connection]:
@@ -124,7 +146,7 @@ class _Run:
 
     async def _plan(self, main: Connection) -> RunPlan:
         async def tokenize(text: str) -> tuple[int, ...]:
-            return (await main.client.tokenize(text)).ids
+            return await main.client.tokenize(text)
 
         source = PromptSource(tokenize, self.spec.workload, self.spec.seed)
         plan = await make_plan(self.spec, source)
@@ -149,7 +171,9 @@ class _Run:
             settings=(*server.settings, ("ignore_eos", str(self.spec.ignore_eos))),
         )
 
-    async def _control(self, group: Group, main: Connection, with_drafter: ServerIdentity) -> None:
+    async def _control(
+        self, group: Group, main: Connection, with_drafter: ServerIdentity, code: Provenance
+    ) -> None:
         first = dataclasses.replace(
             self._identity(group, Arm("ar"), with_drafter), role="control-with-drafter"
         )
@@ -158,7 +182,8 @@ class _Run:
         async with self._server(drafter=False) as other:
             info = await other.client.server_info()
             second = dataclasses.replace(
-                self._identity(group, Arm("ar"), identify(info)), role="control-without-drafter"
+                self._identity(group, Arm("ar"), identify(info, code)),
+                role="control-without-drafter",
             )
             identities: tuple[CellIdentity, ...] = (first, second)
             keys = [self.ledger.add_cell(identity) for identity in identities]
@@ -179,6 +204,7 @@ class _Run:
             self.setup.progress.note(str(error))
             return
         self.ledger.set_control(control)
+        self.setup.progress.note(_control_text(control))
 
     def _is_control_done(self, key: str, group: Group) -> bool:
         setting = (group.context, group.concurrency)
@@ -191,7 +217,7 @@ class _Run:
         mine = [record for record in records if record.cell == key]
         return gather(row, self.ledger.blocks(key), mine).blocks
 
-    def _keep_provenance(self, info: dict[str, Any]) -> None:
+    def _keep_provenance(self, info: dict[str, Any]) -> Provenance:
         """The first start's provenance stays; each resumption adds its own."""
         path = self.setup.folder / PROVENANCE_FILE
         now = provenance.collect(
@@ -203,6 +229,17 @@ class _Run:
             first.setdefault("resumed", []).append(entry)
             entry = first
         write_atomic(path, json.dumps(entry, indent=1) + "\n")
+        return now
+
+
+def _control_text(control: Control) -> str:
+    interval = control.ratio_interval
+    sure = "no interval" if interval is None else f"{interval.low:.3f} to {interval.high:.3f}"
+    return (
+        f"control at context {control.context}, concurrency {control.concurrency}: ar runs at "
+        f"{control.ratio:.3f} ({sure}) times its speed on a server without a drafter; "
+        f"{control.identical} of {control.outputs} outputs identical"
+    )
 
 
 def _claim(folder: Path, spec: BenchSpec, resume: bool) -> None:

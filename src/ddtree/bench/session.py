@@ -14,9 +14,12 @@ from ddtree.bench.spec import BenchSpec
 from ddtree.endpoint.calls import Deadlines
 from ddtree.endpoint.client import ServerClient
 from ddtree.endpoint.launch import LaunchPlan, ServerProcess, free_port
-from ddtree.errors import ConfigError
+from ddtree.errors import ConfigError, EndpointError
+from ddtree.records.provenance import Provenance
 
 _HOST = "127.0.0.1"
+# Never fewer verify rows than a drafter's block is long: grading scores that many at once.
+_LEAST_MAX_BUDGET = 64
 # What of /server_info could change a result, beside the model and the drafter.
 _SETTINGS = (
     *("device", "threads", "omp_wait_policy", "slots", "max_context", "prefill_chunk"),
@@ -113,9 +116,25 @@ class ServeBackend:
     def _command(self, port: int, drafter: bool) -> list[str]:
         command = [sys.executable, "-m", "ddtree", "serve", "--model", self.spec.model]
         command += ["--port", str(port), "--host", _HOST, "--dtype", self.spec.dtype]
-        command += ["--slots", str(max(self.spec.concurrencies))]
+        command += ["--slots", str(max(self.spec.concurrencies)), *_maxima(self.spec)]
         chosen = self.spec.drafter if drafter else "none"
         return command if chosen is None else [*command, "--drafter", chosen]
+
+
+def _maxima(spec: BenchSpec) -> list[str]:
+    """Options that let the server serve every arm; nothing for what no arm names."""
+    budgets = [arm.budget for arm in spec.arms if arm.budget is not None]
+    topks = [arm.topk for arm in spec.arms if arm.topk is not None]
+    windows = {arm.draft_window for arm in spec.arms if arm.draft_window is not None}
+    options = []
+    if budgets:
+        options += ["--max-budget", str(max(*budgets, _LEAST_MAX_BUDGET))]
+    if topks:
+        options += ["--max-topk", str(max(topks))]
+    if windows:
+        widest = max((w for w in windows if isinstance(w, int)), default=0)
+        options += ["--draft-window", "full" if "full" in windows else str(widest)]
+    return options
 
 
 class Connection:
@@ -130,8 +149,9 @@ class Connection:
 
     @property
     def client(self) -> ServerClient:
-        """Client of the running server."""
-        assert self._client is not None
+        """Client of the running server; EndpointError when it could not be started again."""
+        if self._client is None:
+            raise EndpointError("the server is stopped: its last start failed, see its log")
         return self._client
 
     @property
@@ -141,7 +161,8 @@ class Connection:
 
     def check_alive(self) -> None:
         """EndpointError once the server has died."""
-        assert self._server is not None
+        if self._server is None:
+            raise EndpointError("the server is stopped: its last start failed, see its log")
         self._server.check_alive()
 
     async def restart(self) -> None:
@@ -187,14 +208,25 @@ class ServerIdentity:
     settings: tuple[tuple[str, str], ...]
 
 
-def identify(info: dict[str, Any]) -> ServerIdentity:
-    """From /server_info; a model or drafter given as a path here is hashed file by file."""
+def identify(info: dict[str, Any], code: Provenance) -> ServerIdentity:
+    """From /server_info, and from this installation, which a launched server runs as well.
+
+    A model or drafter given as a path here is hashed file by file.
+    """
     drafter = info.get("drafter")
+    here = {
+        "git_revision": None if code.git is None else code.git.revision,
+        "source_sha256": code.source_sha256,
+        "cpu": code.cpu,
+    }
     return ServerIdentity(
         model_sha256=_fingerprint(str(info.get("target") or info.get("model"))),
         drafter_sha256=None if drafter is None else _fingerprint(str(drafter)),
         version=str(info.get("version")),
-        settings=tuple((name, str(info.get(name))) for name in _SETTINGS),
+        settings=(
+            *((name, str(info.get(name))) for name in _SETTINGS),
+            *((name, str(value)) for name, value in here.items()),
+        ),
     )
 
 
@@ -205,6 +237,7 @@ def check_fits(spec: BenchSpec, info: dict[str, Any]) -> None:
         "concurrencies": (max(spec.concurrencies), "slots"),
         "budget": (max((arm.budget or 0 for arm in spec.arms), default=0), "max_budget"),
         "topk": (max((arm.topk or 0 for arm in spec.arms), default=0), "max_topk"),
+        "draft_window": (_widest_window(spec, info.get("max_context")), "draft_window"),
     }
     for name, (needed, limit) in needs.items():
         allowed = info.get(limit)
@@ -213,6 +246,13 @@ def check_fits(spec: BenchSpec, info: dict[str, Any]) -> None:
     dtype = info.get("dtype")
     if dtype != spec.dtype:
         raise ConfigError(f"dtype: the run asks for {spec.dtype}, the server runs {dtype}")
+
+
+def _widest_window(spec: BenchSpec, max_context: int | None) -> int:
+    """The largest window an arm asks for, in tokens; no window is larger than the context."""
+    limit = max_context or max(spec.contexts) + spec.max_tokens
+    windows = [arm.draft_window for arm in spec.arms if arm.draft_window is not None]
+    return max((limit if w == "full" else min(w, limit) for w in windows), default=0)
 
 
 def _fingerprint(name: str) -> str:

@@ -130,7 +130,7 @@ class _SpecFile(_Strict):
     concurrencies: list[_Count] = Field(min_length=1)
     prompts: _Count = 8
     blocks: _Count = 3
-    waves: Annotated[int, Field(ge=1, le=2)] = 1
+    waves: _Count = 2
     max_tokens: Annotated[int, Field(ge=2)] = 64
     workload: Workload = "code"
     warmup_context: _Count | None = None

@@ -7,7 +7,7 @@ throughput pools the busy windows of all blocks.
 import dataclasses
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -15,12 +15,21 @@ from typing import Any
 
 import yaml
 
-from ddtree.bench.pairing import Blocks, CellData, end_to_end_speedup, gather, pairs, speedup
-from ddtree.bench.recommend import arm_size, place, recommend
+from ddtree.bench.pairing import (
+    Blocks,
+    CellData,
+    end_to_end_speedup,
+    failures_of,
+    gather,
+    pairs,
+    speedup,
+    unanswered,
+)
+from ddtree.bench.recommend import recommend
 from ddtree.errors import ConfigError
 from ddtree.records import metrics
 from ddtree.records.files import read_requests, write_atomic
-from ddtree.records.ledger import Ledger
+from ddtree.records.ledger import BlockRow, CellRow, Ledger
 from ddtree.records.requests import RequestRecord
 from ddtree.records.statistics import Estimate
 from ddtree.records.summary import (
@@ -38,7 +47,6 @@ PROVENANCE_FILE = "provenance.json"
 SUMMARY_FILE = "summary.json"
 
 MAX_FAILED_SHARE = 0.05
-_CONTROL_BAND = 0.02
 
 Setting = tuple[int, int, float]
 
@@ -47,15 +55,18 @@ def summarise(folder: Path) -> RunSummary:
     """Everything a report shows. ConfigError names a file or key that is missing or unreadable."""
     spec = _read_spec(folder / SPEC_FILE)
     provenance = _read_json(folder / PROVENANCE_FILE)
-    with Ledger.read(folder / LEDGER_FILE) as ledger:
-        data, stale = _newest_cells(ledger, read_requests(folder / REQUESTS_FILE))
+    with Ledger.read(folder / LEDGER_FILE) as ledger, ledger.snapshot():
+        rows = [row for row in ledger.cells() if row.role == "arm"]
+        blocks = {row.key: ledger.blocks(row.key) for row in rows}
         grades, controls, created = ledger.grades(), ledger.controls(), ledger.created
+    # After the ledger: a run logs a block's requests before it calls the block ok.
+    data, stale = _newest_cells(rows, blocks, read_requests(folder / REQUESTS_FILE))
     by_setting: dict[Setting, list[CellData]] = defaultdict(list)
     for cell in data:
         by_setting[_setting(cell)].append(cell)
     cells = []
     for setting in sorted(by_setting):
-        group = sorted(by_setting[setting], key=lambda cell: arm_size(cell.row.arm))
+        group = sorted(by_setting[setting], key=lambda cell: cell.row.arm.size)
         cells += [_cell(cell, group, grades.get(cell.row.key), spec["seed"]) for cell in group]
     verdict = recommend(cells)
     warnings = (*verdict.warnings, *stale, *_data_warnings(data), *_control_warnings(controls))
@@ -84,6 +95,8 @@ def control_of(
 ) -> Control:
     """`ar` beside a loaded drafter over `ar` on a server without one, paired by block and prompt.
 
+    Speeds and outputs are compared; which differing outputs are near-ties is for a grader to say.
+
     ConfigError when no pair can be made: a control without data must not look like one.
     """
     ratio = speedup(with_drafter, without, concurrency, seed)
@@ -92,8 +105,16 @@ def control_of(
             f"control at context {context}, concurrency {concurrency}: no block that both servers "
             "finished; run it again"
         )
-    requests = sum(len(block) for blocks in (with_drafter, without) for block in blocks.values())
-    return Control(context, concurrency, ratio.value, ratio.interval, requests)
+    both = [pair for block in pairs(with_drafter, without) for pair in block]
+    return Control(
+        context,
+        concurrency,
+        ratio.value,
+        ratio.interval,
+        requests=sum(len(b) for blocks in (with_drafter, without) for b in blocks.values()),
+        outputs=len(both),
+        identical=sum(mine.token_ids == base.token_ids for mine, base in both),
+    )
 
 
 def _read_spec(path: Path) -> dict[str, Any]:
@@ -119,17 +140,24 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _newest_cells(
-    ledger: Ledger, requests: Sequence[RequestRecord]
+    rows: Sequence[CellRow],
+    blocks: Mapping[str, Sequence[BlockRow]],
+    requests: Sequence[RequestRecord],
 ) -> tuple[list[CellData], list[str]]:
-    """The matrix's cells, and a warning when one was measured again under another identity."""
-    rows = [row for row in ledger.cells() if row.role == "arm"]
+    """The cells that the newest start uses; a warning when some exist under another identity too.
+
+    `rows` are in the ledger's order: what the newest start uses comes last.
+    """
     newest = {(r.arm, r.context, r.concurrency, r.temperature): r for r in rows}
     by_cell: dict[str, list[RequestRecord]] = defaultdict(list)
     for record in requests:
         by_cell[record.cell].append(record)
-    data = [gather(row, ledger.blocks(row.key), by_cell[row.key]) for row in newest.values()]
+    data = [gather(row, blocks[row.key], by_cell[row.key]) for row in newest.values()]
     older = len(rows) - len(newest)
-    text = f"{older} cells were measured again with another server, model or prompts: newest shown"
+    text = (
+        f"{older} cells were measured again with another server, model, code or prompts: those of "
+        "the newest start are shown"
+    )
     return data, [text] if older else []
 
 
@@ -138,16 +166,19 @@ def _setting(cell: CellData) -> Setting:
 
 
 def _state(cell: CellData) -> tuple[CellState, str | None]:
-    """The ledger's state, unless the requests themselves say that the cell is no good."""
+    """The ledger's state, unless the counted blocks' requests say that the cell is no good."""
     if cell.row.state != "ok":
         return cell.row.state, cell.row.reason
-    failed, attempted = cell.failures.total(), len(cell.attempted)
-    if failed > MAX_FAILED_SHARE * attempted:
-        classes = ", ".join(f"{name} {n}" for name, n in cell.failures.most_common())
-        return "invalid", f"{failed} of {attempted} requests failed ({classes})"
+    failed, counted = cell.failures.total(), len(cell.requests)
+    if failed > MAX_FAILED_SHARE * counted:
+        return "invalid", f"{failed} of {counted} requests failed ({_classes(cell.failures)})"
     if not cell.finished:
         return "invalid", "no finished request in a valid block"
     return "ok", None
+
+
+def _classes(failures: Counter[str]) -> str:
+    return ", ".join(f"{name} {n}" for name, n in failures.most_common())
 
 
 def _find(group: Iterable[CellData], method: str, like: CellData) -> CellData | None:
@@ -172,7 +203,7 @@ def _cell(
         temperature=row.temperature,
         state=state,
         reason=reason,
-        requests=len(cell.attempted),
+        requests=len(cell.requests),
         failed_requests=cell.failures.total(),
         speedup=ratio.value,
         speedup_interval=ratio.interval,
@@ -211,17 +242,28 @@ def _end_to_end(
 def _losslessness(
     cell: CellData, baseline: CellData | None, grade: Losslessness | None
 ) -> Losslessness:
-    """The recorded grade, unless outputs have come since that it doesn't cover."""
+    """The recorded grade, unless the requests hold what it doesn't cover.
+
+    Outputs that came since, or prompts that the baseline finished and this arm failed, leave the
+    cell unclassified; an answer whose counts contradict each other is a bug.
+    """
     if cell.row.arm.method == "ar":
         count = len(cell.finished)
         return grade or Losslessness("baseline", outputs=count, identical=count)
-    if grade is None:
-        return Losslessness("unclassified", outputs=0, identical=0)
+    grade = grade or Losslessness("unclassified", outputs=0, identical=0)
+    if cell.miscounts:
+        return dataclasses.replace(
+            grade,
+            grade="not-lossless",
+            outputs=grade.outputs + cell.miscounts,
+            bugs=grade.bugs + cell.miscounts,
+        )
     if baseline is None or grade.grade == "not-lossless":
         return grade
     both = [pair for block in pairs(cell.blocks, baseline.blocks) for pair in block]
     differing = sum(mine.token_ids != base.token_ids for mine, base in both)
-    if len(both) > grade.outputs or differing > grade.outputs - grade.identical:
+    covered = len(both) <= grade.outputs and differing <= grade.outputs - grade.identical
+    if not covered or unanswered(cell.blocks, baseline.blocks):
         return dataclasses.replace(grade, grade="unclassified")
     return grade
 
@@ -242,26 +284,41 @@ def _system(cell: CellData) -> float | None:
 
 
 def _data_warnings(data: Sequence[CellData]) -> list[str]:
-    warnings = []
-    for cell in data:
-        where = place(cell.row)
-        if cell.invalid_reasons:
-            reasons = "; ".join(f"{r} ({n})" for r, n in Counter(cell.invalid_reasons).items())
-            warnings.append(f"{where}: {len(cell.invalid_reasons)} invalid blocks: {reasons}")
-        # A cell that isn't ok has its reason shown already.
-        if cell.failures and _state(cell)[0] == "ok":
-            total = cell.failures.total()
-            warnings.append(f"{where}: {total} of {len(cell.attempted)} requests failed")
-        short = sum(metrics.tpot_s(record) is None for record in cell.finished)
-        if short:
-            warnings.append(f"{where}: {short} answers came in one chunk and have no decode speed")
-    return warnings
+    return [f"{cell.row.place}: {text}" for cell in data for text in _cell_warnings(cell)]
 
 
-def _control_warnings(controls: Sequence[Control]) -> list[str]:
-    return [
-        f"ar at context {c.context}, concurrency {c.concurrency} runs at {c.ratio:.3f} times its "
-        "speed on a server without a drafter: speed-ups are off by as much"
-        for c in controls
-        if abs(c.ratio - 1) > _CONTROL_BAND
-    ]
+def _cell_warnings(cell: CellData) -> Iterator[str]:
+    if cell.invalid_reasons:
+        reasons = "; ".join(f"{r} ({n})" for r, n in Counter(cell.invalid_reasons).items())
+        yield f"{len(cell.invalid_reasons)} invalid blocks: {reasons}"
+    repeated = failures_of(cell.repeated)
+    if repeated:
+        yield (
+            f"{repeated.total()} requests failed in attempts that were given up or repeated "
+            f"({_classes(repeated)})"
+        )
+    # A cell that isn't ok has its reason shown already.
+    if cell.failures and _state(cell)[0] == "ok":
+        yield (
+            f"{cell.failures.total()} of {len(cell.requests)} requests failed "
+            f"({_classes(cell.failures)}); their blocks give no ratio"
+        )
+    short = sum(metrics.tpot_s(record) is None for record in cell.finished)
+    if short:
+        yield f"{short} answers came in one chunk and have no decode speed"
+
+
+def _control_warnings(controls: Sequence[Control]) -> Iterator[str]:
+    for control in controls:
+        where = f"ar at context {control.context}, concurrency {control.concurrency}"
+        if control.is_off:
+            yield (
+                f"{where} runs at {control.ratio:.3f} times its speed on a server without a "
+                "drafter: speed-ups are off by as much"
+            )
+        if control.differing:
+            yield (
+                f"{where} answers {control.differing} of {control.outputs} prompts differently on "
+                "a server without a drafter, not explained by near-ties: the baseline itself is "
+                "in doubt"
+            )

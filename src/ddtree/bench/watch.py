@@ -1,15 +1,23 @@
 """Was the machine ours while a block ran? CPU taken by others, and the baseline's own pace."""
 
 import os
+import re
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
 
 import psutil
 
-from ddtree.records.metrics import chunk_gaps_s
+from ddtree.records.metrics import chunk_gaps_s, stage_seconds_per_round
 from ddtree.records.requests import RequestRecord
+
+T = TypeVar("T")
+
+_STAT = Path("/proc/stat")
+_CPU_LINE = re.compile(r"^cpu(\d+) ", re.MULTILINE)
 
 OTHERS_LIMIT = 0.05
 STEP_LIMIT = 1.5
@@ -32,18 +40,21 @@ Reader = Callable[[], CpuReading]
 
 @dataclass(frozen=True)
 class CpuShare:
-    """Between two readings: the share of the cores' time that went to other processes."""
+    """Between two readings: what other processes took, over what the server could have used."""
 
     seconds: float
     others: float
 
 
-def share_between(before: CpuReading, after: CpuReading) -> CpuShare:
-    """What others took, 0 to 1 over all cores; within the counters' noise it is 0."""
+def share_between(before: CpuReading, after: CpuReading, threads: int | None = None) -> CpuShare:
+    """What others took, as a share of the cores, or of the server's `threads` if they are fewer.
+
+    Within the counters' noise it is 0. On more cores than threads it can exceed 1.
+    """
     seconds = after.at_s - before.at_s
     others_s = (after.busy_s - before.busy_s) - (after.own_s - before.own_s)
     others_s = max(0.0, others_s - _NOISE_S_PER_CORE * after.cores)
-    capacity = seconds * after.cores
+    capacity = seconds * min(after.cores, threads or after.cores)
     return CpuShare(seconds, others_s / capacity if capacity > 0 else 0.0)
 
 
@@ -55,13 +66,21 @@ def cpu_reader(server_pids: Callable[[], Iterable[int]]) -> Reader:
     """
 
     def read() -> CpuReading:
-        cores = _cores()
-        per_core = psutil.cpu_times(percpu=True)
-        busy = sum(_busy(per_core[core]) for core in cores)
+        busy = [_busy(times) for times in ours(_per_core(), _cores())]
         own = sum(_tree_seconds(pid) for pid in {os.getpid(), *server_pids()})
-        return CpuReading(time.monotonic(), busy, own, len(cores))
+        return CpuReading(time.monotonic(), sum(busy), own, len(busy))
 
     return read
+
+
+def ours(per_core: Mapping[int, T], cores: Collection[int]) -> tuple[T, ...]:
+    """What belongs to `cores`, of counters by CPU id; all of it where an id is unknown there.
+
+    A container may see its own CPUs alone, numbered anew, while its affinity keeps the host's ids.
+    """
+    if per_core.keys() >= set(cores):
+        return tuple(per_core[core] for core in cores)
+    return tuple(per_core.values())
 
 
 def others_reason(share: CpuShare) -> str | None:
@@ -72,6 +91,16 @@ def others_reason(share: CpuShare) -> str | None:
         f"other processes took {share.others:.1%} CPU (limit {OTHERS_LIMIT:.0%}); "
         "stop them, or use a quieter machine"
     )
+
+
+def step_s(records: Sequence[RequestRecord]) -> float | None:
+    """Seconds a step of these requests took by the server's own clock, a mean over their rounds.
+
+    Where the server reports no stages it is the median gap between chunks, which other requests'
+    prefill lengthens. None where neither is known.
+    """
+    stages = stage_seconds_per_round(records)
+    return median_step_s(records) if stages is None else sum(stages.values())
 
 
 def median_step_s(records: Sequence[RequestRecord]) -> float | None:
@@ -89,6 +118,16 @@ def step_reason(step_s: float | None, calibration_s: float | None) -> str | None
         f"calibration of {calibration_s * 1e3:.1f} ms (limit {STEP_LIMIT:g}): a busy neighbour "
         "slows one-row steps most and flatters every other arm"
     )
+
+
+def _per_core() -> dict[int, object]:
+    """Counters by CPU id: psutil lists CPUs that are online, in the kernel's order, without ids."""
+    times = psutil.cpu_times(percpu=True)
+    ids: Sequence[int] = range(len(times))
+    if _STAT.exists():
+        found = [int(number) for number in _CPU_LINE.findall(_STAT.read_text())]
+        ids = found if len(found) == len(times) else ids
+    return dict(zip(ids, times, strict=True))
 
 
 def _cores() -> list[int]:

@@ -62,11 +62,3 @@ class ScoredPosition:
     token_logit: float
     top_ids: tuple[int, ...]
     top_logits: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """Answer of /tokenize."""
-
-    ids: tuple[int, ...]
-    max_model_len: int

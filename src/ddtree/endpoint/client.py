@@ -18,7 +18,6 @@ from ddtree.endpoint.calls import (
     Deadlines,
     RequestLabel,
     ScoredPosition,
-    Tokens,
 )
 from ddtree.endpoint.sse import SSEParser
 from ddtree.endpoint.stream import StreamState, error_text
@@ -114,11 +113,11 @@ class ServerClient:
                 f"{error}); the server must return token_logits, top_ids and top_logits"
             ) from None
 
-    async def tokenize(self, text: str) -> Tokens:
+    async def tokenize(self, text: str) -> tuple[int, ...]:
         """Token ids of `text`, without special tokens."""
         data = await self._json("POST", "/tokenize", {"prompt": text, "add_special_tokens": False})
         try:
-            return Tokens(tuple(int(i) for i in data["tokens"]), int(data["max_model_len"]))
+            return tuple(int(i) for i in data["tokens"])
         except (KeyError, TypeError, ValueError) as error:
             raise EndpointError(f"{self.url}/tokenize: unusable answer ({error!r})") from None
 
@@ -174,7 +173,7 @@ class ServerClient:
             now = time.monotonic()
             for event in parser.feed(chunk) if chunk else parser.finish():
                 if not state.over:
-                    state.event(event.data, now)
+                    state.event(event, now)
             if not chunk:
                 state.ended(now)
                 return

@@ -1,7 +1,8 @@
 """A server process from start to stop: own session, log file, ready only when it generates.
 
-Nothing is left behind: `stop` ends the whole process group and any descendant that left it, and a
-guard process does the same when this process dies without stopping its server.
+Nothing is left behind: `stop` ends the whole process group and any descendant that left it. When
+this process dies without stopping its server, a guard process ends the group; it knows nothing of
+descendants that left the group.
 """
 
 import asyncio
@@ -64,7 +65,11 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 class ServerProcess:
-    """A launched server. Use `async with ServerProcess.start(plan) as server`, or stop it."""
+    """A server, launched by the constructor. EndpointError when it can't be.
+
+    `async with ServerProcess(plan) as server` waits until it is ready and stops it at the end;
+    without that, call `wait_ready` and, whatever happens, `stop`.
+    """
 
     def __init__(self, plan: LaunchPlan) -> None:
         self.plan = plan
@@ -186,7 +191,12 @@ def _require_free(host: str, port: int) -> None:
 
 
 def _start_guard(group: int, grace_s: float) -> subprocess.Popen[bytes]:
-    """A shell that waits on a pipe from this process and ends `group` when the pipe breaks."""
+    """A shell in a session of its own that ends `group` once this process is gone.
+
+    It reads from a pipe that this process holds open and never writes to: the read returns when
+    the pipe closes, which it does however this process ends. SIGTERM comes first, SIGKILL after
+    the grace period.
+    """
     script = (
         f"read _; kill -TERM -{group}; sleep {shlex.quote(f'{grace_s:g}')}; kill -KILL -{group}"
     )

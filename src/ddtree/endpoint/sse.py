@@ -5,7 +5,6 @@ only once their line is whole, so a split inside a UTF-8 sequence can't be seen.
 """
 
 import re
-from dataclasses import dataclass
 
 from ddtree.errors import EndpointError
 
@@ -13,19 +12,11 @@ _LINE_END = re.compile(rb"\r\n|\r|\n")
 _BOM = b"\xef\xbb\xbf"
 
 
-@dataclass(frozen=True)
-class SSEEvent:
-    """One dispatched event: `data` lines joined by LF; `event` and `id` as last set, or empty."""
-
-    data: str
-    event: str = ""
-    id: str = ""
-
-
 class SSEParser:
-    """Bytes in, events out, in order. One instance per stream.
+    """Bytes in, the data of events out, in order. One instance per stream.
 
-    EndpointError on bytes that are not UTF-8. A stream that ends inside an event (no final blank
+    An event's `data` lines are joined by LF; its name and id are ignored. EndpointError on bytes
+    that are not UTF-8. A stream that ends inside an event (no final blank
     line) gives that event from `finish`: servers do end that way, and dropping a whole line of
     data would hide tokens.
     """
@@ -35,10 +26,8 @@ class SSEParser:
         self._skip_lf = False
         self._at_start = True
         self._data: list[str] = []
-        self._event = ""
-        self._id = ""
 
-    def feed(self, chunk: bytes) -> list[SSEEvent]:
+    def feed(self, chunk: bytes) -> list[str]:
         """Events completed by `chunk`."""
         if not chunk:
             return []
@@ -53,7 +42,7 @@ class SSEParser:
         self._tail = [lines.pop()]
         return [event for line in lines if (event := self._line(line)) is not None]
 
-    def finish(self) -> list[SSEEvent]:
+    def finish(self) -> list[str]:
         """The event left open by a stream that ended without its blank line, if any."""
         rest = b"".join(self._tail)
         self._tail = []
@@ -62,7 +51,7 @@ class SSEParser:
         event = self._dispatch()
         return [] if event is None else [event]
 
-    def _line(self, line: bytes) -> SSEEvent | None:
+    def _line(self, line: bytes) -> str | None:
         if self._at_start:
             self._at_start = False
             line = line.removeprefix(_BOM)
@@ -73,18 +62,10 @@ class SSEParser:
         except UnicodeDecodeError as error:
             raise EndpointError(f"event stream: line is not UTF-8 ({error})") from None
         name, _, value = text.partition(":")
-        self._field(name, value.removeprefix(" "))
+        if name == "data":
+            self._data.append(value.removeprefix(" "))
         return None
 
-    def _field(self, name: str, value: str) -> None:
-        if name == "data":
-            self._data.append(value)
-        elif name == "event":
-            self._event = value
-        elif name == "id" and "\0" not in value:
-            self._id = value
-
-    def _dispatch(self) -> SSEEvent | None:
-        data, event = self._data, self._event
-        self._data, self._event = [], ""
-        return SSEEvent("\n".join(data), event, self._id) if data else None
+    def _dispatch(self) -> str | None:
+        data, self._data = self._data, []
+        return "\n".join(data) if data else None

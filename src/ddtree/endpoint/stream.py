@@ -14,6 +14,7 @@ ERROR_CLASSES = (
     "timeout_total",
     "broken_stream",
     "bad_stream",
+    "protocol",
     "no_finish_reason",
     "no_usage",
     "no_stats",
@@ -113,27 +114,36 @@ class StreamState:
         )
 
     def _payload(self, payload: dict[str, Any], at_s: float) -> None:
-        for choice in payload.get("choices") or ():
+        for name in ("usage", "ddtree"):
+            if not isinstance(payload.get(name), dict | None):
+                self.fail("protocol", f"{name} is not an object: {str(payload[name])[:80]}")
+                return
+        choices = payload.get("choices") or []
+        if not isinstance(choices, list):
+            self.fail("protocol", f"choices is not a list: {str(choices)[:80]}")
+            return
+        for choice in choices:
+            if not isinstance(choice, dict):
+                self.fail("protocol", f"a choice is not an object: {str(choice)[:80]}")
+                return
             self._choice(choice, at_s)
-        if payload.get("usage") is not None:
-            self._usage = payload["usage"]
-        if payload.get("ddtree") is not None:
-            self._stats = payload["ddtree"]
+        self._usage = payload.get("usage") or self._usage
+        self._stats = payload.get("ddtree") or self._stats
 
     def _choice(self, choice: dict[str, Any], at_s: float) -> None:
         ids = choice.get("token_ids")
         if ids is None and choice.get("text"):
             self.fail("bad_stream", "chunk has text but no token_ids; tokens can't be counted")
-            return
-        if ids:
-            if self._finish_reason is not None:
-                self.fail("bad_stream", f"{len(ids)} tokens after the chunk with finish_reason")
-                return
+        elif ids is not None and not _are_ids(ids):
+            self.fail("protocol", f"token_ids is not a list of integers: {str(ids)[:80]}")
+        elif ids and self._finish_reason is not None:
+            self.fail("bad_stream", f"{len(ids)} tokens after the chunk with finish_reason")
+        elif ids:
             self._times.append(at_s)
             self._counts.append(len(ids))
-            self._ids.extend(int(i) for i in ids)
+            self._ids.extend(ids)
             self.last_token_s = at_s
-        if choice.get("finish_reason") is not None:
+        if self.error is None and choice.get("finish_reason") is not None:
             self._finish_reason = str(choice["finish_reason"])
 
     def _check_counts(self, usage: dict[str, Any], stats: dict[str, Any]) -> None:
@@ -145,7 +155,7 @@ class StreamState:
         for name, value in told.items():
             if value != seen:
                 self.fail("count_mismatch", f"{seen} token ids arrived, {name} is {value}")
-        if list(stats.get("token_ids", self._ids)) != self._ids:
+        if stats.get("token_ids", self._ids) != self._ids:
             self.fail("count_mismatch", "ddtree.token_ids differ from the ids in the chunks")
         if seen > self._max_tokens:
             self.fail("count_mismatch", f"{seen} tokens, max_tokens was {self._max_tokens}")
@@ -157,6 +167,11 @@ class StreamState:
                 "prompt_mismatch",
                 f"sent {planned} tokens, usage.prompt_tokens is {usage.get('prompt_tokens')}",
             )
+
+
+def _are_ids(value: object) -> bool:
+    # bool is a kind of int, but no token id.
+    return isinstance(value, list) and all(type(item) is int for item in value)
 
 
 def _message(error: object) -> str:

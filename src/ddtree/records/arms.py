@@ -1,5 +1,6 @@
 """An arm: one way of decoding that a run compares with others."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -10,20 +11,28 @@ METHODS: tuple[Method, ...] = ("ar", "chain", "ddtree")
 
 FULL_WINDOW = "full"
 
+Window = int | Literal["full"] | None
+
+
+def window_size(window: Window) -> float:
+    """Sorts draft windows: the checkpoint's own, then by width, "full" last."""
+    return math.inf if window == FULL_WINDOW else float(window or 0)
+
 
 @dataclass(frozen=True)
 class Arm:
     """Method and its parameters, as sent in a request's `speculation` field.
 
     `budget` counts draft nodes without the root and `topk` the candidates kept per depth; both
-    belong to `ddtree` alone. `draft_window` counts committed tokens the drafter sees: None asks
-    for the checkpoint's default, "full" for no bound.
+    belong to `ddtree` alone. `draft_window` counts committed tokens the drafter sees (`ar` has
+    none): None asks for the checkpoint's default, "full" for no bound. ConfigError on anything
+    else.
     """
 
     method: Method
     budget: int | None = None
     topk: int | None = None
-    draft_window: int | Literal["full"] | None = None
+    draft_window: Window = None
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -34,6 +43,10 @@ class Arm:
                     raise ConfigError(f"{name}: ddtree needs an integer >= 1, got {value!r}")
         elif self.budget is not None or self.topk is not None:
             raise ConfigError(f"budget and topk belong to ddtree, not to {self.method}")
+        if self.method == "ar" and self.draft_window is not None:
+            raise ConfigError(
+                f"draft_window: ar drafts nothing, got {self.draft_window!r}; leave it out"
+            )
         if isinstance(self.draft_window, int) and self.draft_window < 1:
             raise ConfigError(f"draft_window: expected >= 1 or 'full', got {self.draft_window}")
 
@@ -42,6 +55,12 @@ class Arm:
         """Short name in tables: `ar`, `chain`, `ddtree(16,4)`, `ddtree(16,4) w=256`."""
         name = f"ddtree({self.budget},{self.topk})" if self.method == "ddtree" else self.method
         return name if self.draft_window is None else f"{name} w={self.draft_window}"
+
+    @property
+    def size(self) -> tuple[int, int, int, float]:
+        """Sorts arms small to large: ar, chain, then trees by budget, topk and draft window."""
+        window = window_size(self.draft_window)
+        return METHODS.index(self.method), self.budget or 0, self.topk or 0, window
 
     def to_request(self) -> dict[str, int | str]:
         """The `speculation` object of an HTTP request."""

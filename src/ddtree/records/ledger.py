@@ -11,7 +11,8 @@ import hashlib
 import json
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,19 +21,20 @@ from typing import IO, Any, Literal, Self
 from ddtree.errors import ConfigError
 from ddtree.records.arms import Arm
 from ddtree.records.metrics import METRIC_VERSION
-from ddtree.records.summary import CellState, Control, Interval, Losslessness
+from ddtree.records.summary import CellState, Control, Interval, Losslessness, place_of
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Role = Literal["arm", "control-with-drafter", "control-without-drafter"]
 BlockState = CellState
 
 _SCHEMA = (
-    "CREATE TABLE campaign (spec_hash TEXT NOT NULL, created REAL NOT NULL)",
+    """CREATE TABLE campaign (
+        spec_hash TEXT NOT NULL, created REAL NOT NULL, starts INTEGER NOT NULL)""",
     """CREATE TABLE cells (
         id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, role TEXT NOT NULL, arm TEXT NOT NULL,
         context INTEGER NOT NULL, concurrency INTEGER NOT NULL, temperature REAL NOT NULL,
-        identity TEXT NOT NULL, state TEXT NOT NULL, reason TEXT)""",
+        identity TEXT NOT NULL, state TEXT NOT NULL, reason TEXT, used INTEGER NOT NULL)""",
     """CREATE TABLE blocks (
         cell TEXT NOT NULL REFERENCES cells (key), idx INTEGER NOT NULL, attempt INTEGER NOT NULL,
         state TEXT NOT NULL, reason TEXT, started REAL, ended REAL, extra TEXT NOT NULL,
@@ -95,6 +97,11 @@ class CellRow:
     state: CellState
     reason: str | None
 
+    @property
+    def place(self) -> str:
+        """`ddtree(8,4) at context 60, concurrency 1`, and the temperature unless greedy."""
+        return place_of(self.arm, self.context, self.concurrency, self.temperature)
+
 
 @dataclass(frozen=True)
 class BlockRow:
@@ -151,6 +158,15 @@ class Ledger:
             raise
         return ledger
 
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Everything read inside is of one moment, whatever a run writes meanwhile."""
+        self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.execute("ROLLBACK")
+
     def close(self) -> None:
         """Close the file and let another writer in."""
         self._db.close()
@@ -179,11 +195,12 @@ class Ledger:
         return float(self._db.execute("SELECT created FROM campaign").fetchone()[0])
 
     def add_cell(self, identity: CellIdentity) -> str:
-        """Plan a cell unless it exists; its key either way."""
+        """Plan a cell unless it exists, and note that this start uses it; its key either way."""
         key = cell_key(identity)
         self._db.execute(
-            "INSERT OR IGNORE INTO cells (key, role, arm, context, concurrency, temperature, "
-            "identity, state) VALUES (?, ?, ?, ?, ?, ?, ?, 'planned')",
+            "INSERT INTO cells (key, role, arm, context, concurrency, temperature, identity, "
+            "state, used) SELECT ?, ?, ?, ?, ?, ?, ?, 'planned', starts FROM campaign WHERE true "
+            "ON CONFLICT (key) DO UPDATE SET used = excluded.used",
             (
                 key,
                 identity.role,
@@ -205,10 +222,10 @@ class Ledger:
             raise ConfigError(f"cell {key[:12]}: not in the ledger; add_cell comes first")
 
     def cells(self) -> tuple[CellRow, ...]:
-        """All cells, oldest first."""
+        """All cells: those of earlier starts first, the ones that the newest start uses last."""
         rows = self._db.execute(
             "SELECT key, role, arm, context, concurrency, temperature, state, reason FROM cells "
-            "ORDER BY id"
+            "ORDER BY used, id"
         )
         return tuple(CellRow(r[0], r[1], Arm.from_dict(json.loads(r[2])), *r[3:]) for r in rows)
 
@@ -312,6 +329,7 @@ class Ledger:
             )
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
+        self._db.execute("UPDATE campaign SET starts = starts + 1")
         self._put_back_crashed()
 
     def _create(self, spec_hash: str) -> None:
@@ -319,7 +337,7 @@ class Ledger:
             self._db.execute("BEGIN IMMEDIATE")
             for statement in _SCHEMA:
                 self._db.execute(statement)
-            self._db.execute("INSERT INTO campaign VALUES (?, ?)", (spec_hash, time.time()))
+            self._db.execute("INSERT INTO campaign VALUES (?, ?, 0)", (spec_hash, time.time()))
 
     def _check(self, path: Path, new: str | None = None) -> None:
         """Refuse what isn't a ledger of this version; an empty file becomes one of spec `new`."""

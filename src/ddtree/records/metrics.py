@@ -12,12 +12,12 @@ from ddtree.errors import EngineError
 from ddtree.records.requests import RequestRecord
 from ddtree.records.rounds import GenerationStats
 
-METRIC_VERSION = 1
+METRIC_VERSION = 2
 
 
 @dataclass(frozen=True)
 class BusyWindow:
-    """The time in which all slots were busy: `seconds` in all, `tokens` that came in it.
+    """The time in which all slots were decoding: `seconds` in all, `tokens` that came in it.
 
     `tokens` is fractional where a chunk's gap crosses the window's edge.
     """
@@ -79,11 +79,14 @@ def chunk_gaps_s(record: RequestRecord) -> tuple[float, ...]:
 
 
 def busy_window(records: Sequence[RequestRecord], concurrency: int) -> BusyWindow | None:
-    """When at least `concurrency` of these requests were in flight, and the tokens of that time.
+    """When at least `concurrency` of these requests were decoding, and the tokens of that time.
 
-    A request is in flight from sent to end. The window is the union of all such spans, so ramp-up,
-    hand-over and drain are outside. A chunk's tokens are spread evenly over the gap before it; the
-    first chunk's count at its stamp. Failed requests hold their slot and give no tokens.
+    A request decodes from its first token to its last one; a failed one to its failure (`end_s`),
+    for it holds its slot until then and gives no tokens. Sending, queueing and its own prompt's
+    work are no decoding, so ramp-up, hand-over and drain are outside, and a wave whose prompts go
+    through one by one is measured once all have had their first token. (A prompt that a server
+    works on while the others decode can still slow these.) A chunk's tokens are spread evenly
+    over the gap before it; the first chunk's count at its stamp, the edge of the request's span.
     None when there never were that many, or no time passed.
     """
     spans = _busy_spans(records, concurrency)
@@ -96,7 +99,7 @@ def busy_window(records: Sequence[RequestRecord], concurrency: int) -> BusyWindo
 
 
 def system_tokens_per_s(records: Sequence[RequestRecord], concurrency: int) -> float | None:
-    """Tokens inside the window in which all slots are busy / its length; None without a window."""
+    """Tokens inside `busy_window` / its length; None without a window."""
     window = busy_window(records, concurrency)
     return None if window is None else window.tokens_per_s
 
@@ -180,24 +183,33 @@ def _histogram(records: Sequence[RequestRecord]) -> list[int]:
 def _busy_spans(
     records: Sequence[RequestRecord], concurrency: int
 ) -> tuple[tuple[float, float], ...]:
-    """Spans with at least `concurrency` requests in flight, in order.
+    """Spans with at least `concurrency` requests decoding, in order.
 
     A slot handed over at once ends one span and begins the next at the same time.
     """
     events = []
     for record in records:
-        last = record.chunk_times_s[-1] if record.chunk_times_s else record.sent_s
-        events.append((record.sent_s, 1))
-        events.append((last if record.end_s is None else record.end_s, -1))
+        start, end = _decoding_span(record)
+        if end > start:
+            events += [(start, 1), (end, -1)]
     events.sort()
-    spans, in_flight, start = [], 0, 0.0
+    spans, decoding, start = [], 0, 0.0
     for when, change in events:
-        if change == 1 and in_flight == concurrency - 1:
+        if change == 1 and decoding == concurrency - 1:
             start = when
-        if change == -1 and in_flight == concurrency and when > start:
+        if change == -1 and decoding == concurrency and when > start:
             spans.append((start, when))
-        in_flight += change
+        decoding += change
     return tuple(spans)
+
+
+def _decoding_span(record: RequestRecord) -> tuple[float, float]:
+    """First to last token, or to the failure; empty without a token."""
+    if not record.chunk_times_s:
+        return record.sent_s, record.sent_s
+    first, last = record.chunk_times_s[0], record.chunk_times_s[-1]
+    failure = None if record.error is None else record.end_s
+    return first, last if failure is None else max(last, failure)
 
 
 def _tokens_within(record: RequestRecord, span: tuple[float, float]) -> float:

@@ -1,6 +1,7 @@
 """Where a run's numbers come from: code, versions, machine, seeds. No host or user name."""
 
 import dataclasses
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -37,6 +38,7 @@ class Provenance:
     created: str
     command: tuple[str, ...]
     git: GitState | None
+    source_sha256: str
     versions: dict[str, str | None]
     python: str
     platform: str
@@ -65,6 +67,7 @@ def collect(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=tuple(_without_home(part) for part in command),
         git=git_state(Path(__file__)),
+        source_sha256=source_sha256(),
         versions={name: _version(name) for name in _PACKAGES},
         python=platform.python_version(),
         platform=platform.platform(),
@@ -76,6 +79,26 @@ def collect(
         seeds=dict(seeds),
         environment={name: _without_home(value) for name, value in environment.items()},
     )
+
+
+def source_sha256() -> str:
+    """sha256, in hex, over the installed package's own .py files.
+
+    It tells two states of the code apart where no checkout does: installed copies, edits.
+    """
+    return folder_sha256(Path(__file__).parents[1])
+
+
+def folder_sha256(folder: Path) -> str:
+    """sha256, in hex, over all .py files below `folder`: sorted relative paths and contents."""
+    digest = hashlib.sha256()
+    named = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*.py")}
+    for name in sorted(named):
+        content = named[name].read_bytes()
+        # Lengths keep a name and its content apart.
+        digest.update(f"{len(name.encode())} {name} {len(content)}\n".encode())
+        digest.update(content)
+    return digest.hexdigest()
 
 
 def git_state(file: Path) -> GitState | None:

@@ -6,8 +6,8 @@ measured while a summary is made.
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from ddtree.errors import ConfigError
@@ -16,7 +16,16 @@ from ddtree.records.arms import Arm
 SCHEMA_VERSION = 1
 
 Grade = Literal["baseline", "exact", "near-ties", "not-lossless", "unclassified"]
+CONTROL_BAND = 0.02
+"""How far from 1 the control's ratio may be before the run says that the baseline is off."""
+
 CellState = Literal["planned", "running", "ok", "invalid", "failed", "quarantined"]
+
+
+def place_of(arm: Arm, context: int, concurrency: int, temperature: float) -> str:
+    """A cell's name in messages; see `CellSummary.place`."""
+    text = f"{arm.label} at context {context}, concurrency {concurrency}"
+    return text if temperature == 0 else f"{text}, temperature {temperature:g}"
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,9 @@ class Losslessness:
     A first divergence is a near-tie when the baseline's own one-row logits put both tokens within
     rounding of each other, a suspect when the gap is larger than the control explains, a bug
     beyond that. The control scores the same prefixes without a drafter, one row against
-    `control_rows` rows: what the target's arithmetic alone moves.
+    `control_rows` rows: what the target's arithmetic alone moves. Gaps are in bf16 ULPs. Of the
+    `tokens` that were compared `near_tie_tokens` are near-ties by themselves; `near_tie_excess` of
+    them are more than the control's flips explain, and as many outputs count as suspects.
     """
 
     grade: Grade
@@ -49,6 +60,9 @@ class Losslessness:
     control_positions: int = 0
     control_flips: int = 0
     control_largest_gap_ulps: float | None = None
+    tokens: int = 0
+    near_tie_tokens: int = 0
+    near_tie_excess: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,13 +99,39 @@ class CellSummary:
     round_s: float | None
     losslessness: Losslessness
 
+    @property
+    def place(self) -> str:
+        """`ddtree(8,4) at context 60, concurrency 1`, and the temperature unless greedy."""
+        return place_of(self.arm, self.context, self.concurrency, self.temperature)
+
+    @property
+    def is_lossless(self) -> bool:
+        """Whether outputs were compared and all are identical or explained by near-ties."""
+        found = self.losslessness
+        clean = found.grade in ("exact", "near-ties") and not (found.bugs or found.suspects)
+        return clean and found.outputs > 0
+
+    @property
+    def is_win(self) -> bool:
+        """Whether a valid, lossless cell is faster than the baseline with its whole interval.
+
+        Without an interval (n too small) nothing is won, however high the ratio.
+        """
+        if self.state != "ok" or not self.is_lossless or self.speedup_interval is None:
+            return False
+        speed = self.speedup
+        faster = speed is not None and math.isfinite(speed) and speed > 1
+        return faster and self.speedup_interval.low > 1
+
 
 @dataclass(frozen=True)
 class Control:
     """`ar` on a server without a drafter, beside `ar` on the server under test.
 
     `ratio` is decode speed with the drafter loaded over decode speed without: 1 means that the
-    baseline pays nothing for a drafter it doesn't use.
+    baseline pays nothing for a drafter it doesn't use. `outputs` counts the prompts that both
+    servers finished, `identical` those with the same token ids, `near_ties` those that differ only
+    by near-ties; 0 outputs where none were compared.
     """
 
     context: int
@@ -99,6 +139,19 @@ class Control:
     ratio: float
     ratio_interval: Interval | None
     requests: int
+    outputs: int = 0
+    identical: int = 0
+    near_ties: int = 0
+
+    @property
+    def is_off(self) -> bool:
+        """Whether the ratio is no number or further from 1 than CONTROL_BAND."""
+        return not math.isfinite(self.ratio) or abs(self.ratio - 1) > CONTROL_BAND
+
+    @property
+    def differing(self) -> int:
+        """Outputs that differ beyond near-ties."""
+        return self.outputs - self.identical - self.near_ties
 
 
 @dataclass(frozen=True)
@@ -158,14 +211,6 @@ class RunSummary:
             for c in data["controls"]
         )
         return cls(**data)
-
-
-def load_summary(path: Path) -> RunSummary:
-    """Read a run folder's `summary.json`."""
-    try:
-        return RunSummary.from_json(path.read_text())
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; is this a run folder?") from None
 
 
 def _interval(data: dict[str, Any] | None) -> Interval | None:

@@ -14,9 +14,13 @@ METRICS: tuple[tuple[str, str], ...] = (
         "Speed-up",
         "Against the named baseline, same prompts, same blocks. Concurrency 1: geometric mean of "
         "per-prompt decode ratios. Above 1: ratio of system throughputs. Answers that fit in one "
-        "chunk are left out and counted.",
+        "chunk are left out and counted, and so are blocks in which a request failed.",
     ),
-    ("Interval", "Two-sided confidence interval of a paired bootstrap over blocks, then prompts."),
+    (
+        "Interval",
+        "Two-sided confidence interval of a paired bootstrap over blocks, then prompts. A win has "
+        "all of it above 1; with fewer than three blocks there is none (n too small), and no win.",
+    ),
     (
         "End-to-end speed-up",
         "The same comparison from request sent to last token, so the prompt's processing, which "
@@ -30,7 +34,8 @@ METRICS: tuple[tuple[str, str], ...] = (
     ("Decode tokens per second", "1 / time per output token, of one request: what one user sees."),
     (
         "System tokens per second",
-        "Tokens inside the window in which all concurrent slots are busy / its length.",
+        "Tokens inside the window in which all concurrent slots are busy / its length. A slot is "
+        "busy from a request's first token to its last, so the prompt's own work is outside.",
     ),
     (
         "Acceptance length",
@@ -43,13 +48,15 @@ METRICS: tuple[tuple[str, str], ...] = (
     ("Draft window", "Committed context tokens that the drafter sees; positions stay absolute."),
     (
         "Control of speed",
-        "Decode speed of ar on a server with the drafter loaded / on a server without one.",
+        "Decode speed of ar on a server with the drafter loaded / on a server without one, and how "
+        "many of their outputs are identical.",
     ),
     (
         "Losslessness",
         "Every greedy output against the baseline's, token by token. Exact: identical. Near-ties: "
         "differs only where the baseline's own logits lie within rounding. Not lossless: a suspect "
-        "(a gap larger than the control explains) or a bug (beyond that).",
+        "(a gap larger than the control explains, or more near-ties per token than the control's "
+        "flips per position allow at 99.9 %) or a bug (beyond that).",
     ),
     (
         "Gap in ULPs",

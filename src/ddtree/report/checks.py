@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-from ddtree.records.summary import CellSummary, Control
-from ddtree.report.numbers import count, fixed, is_number
-from ddtree.report.run import Run, barred, where
+from ddtree.records.summary import CONTROL_BAND, CellSummary, Control
+from ddtree.report.numbers import count, fixed
+from ddtree.report.run import Run, barred
 
-CONTROL_TOLERANCE = 0.03
 LISTED = 6
 """As many details as a check names; the rest stand in their own section."""
 
@@ -46,31 +45,33 @@ def _lossless_check(run: Run) -> Check:
     return Check("Losslessness", not bad, text, _listed(details, "section 6"))
 
 
-def control_off(control: Control) -> bool:
-    """True where a control is further from 1 than the tolerance."""
-    return not is_number(control.ratio) or abs(control.ratio - 1) > CONTROL_TOLERANCE
-
-
 def _control_check(run: Run) -> Check:
     controls = run.summary.controls
     if not controls:
         return Check("Control", None, "not measured: ar without a drafter is missing")
-    off = [c for c in controls if control_off(c)]
+    off = [c for c in controls if c.is_off or c.differing]
     text = (
-        f"{len(controls) - len(off)} of {len(controls)} within {100 * CONTROL_TOLERANCE:g} % of "
-        "ar without a drafter"
+        f"{len(controls) - len(off)} of {len(controls)} within {100 * CONTROL_BAND:g} % of ar "
+        "without a drafter, same outputs"
     )
     details = [
-        f"context {c.context}, concurrency {c.concurrency}: {fixed(c.ratio, 3)}" for c in off
+        f"context {c.context}, concurrency {c.concurrency}: {_control_fault(c)}" for c in off
     ]
     return Check("Control", not off, text, _listed(details, "section 7"))
+
+
+def _control_fault(control: Control) -> str:
+    faults = [fixed(control.ratio, 3)] if control.is_off else []
+    if control.differing:
+        faults.append(f"{control.differing} of {count(control.outputs, 'output')} differ")
+    return ", ".join(faults)
 
 
 def _request_check(run: Run) -> Check:
     total = sum(c.requests for c in run.summary.cells)
     failed = sum(c.failed_requests for c in run.summary.cells)
     details = [
-        f"{where(c)}: {c.failed_requests} failed" for c in run.summary.cells if c.failed_requests
+        f"{c.place}: {c.failed_requests} failed" for c in run.summary.cells if c.failed_requests
     ]
     text = f"{count(total, 'request')}, {failed:,} failed"
     return Check("Requests", failed == 0 if total else None, text, _listed(details, "section 8"))
@@ -80,9 +81,9 @@ def _unnamed(run: Run, cells: list[CellSummary]) -> list[str]:
     """Cells with their faults, but for those that a warning of the run names already."""
     warnings = run.summary.verdict.warnings
     return [
-        f"{where(c)}: {barred(c)}"
+        f"{c.place}: {barred(c)}"
         for c in cells
-        if not any(line.startswith(f"{where(c)}:") for line in warnings)
+        if not any(line.startswith(f"{c.place}:") for line in warnings)
     ]
 
 

@@ -8,7 +8,7 @@ from ddtree.records.arms import Arm
 from ddtree.records.summary import CellSummary
 from ddtree.report.charts import Line, Panel, draw
 from ddtree.report.numbers import Shown, fixed, is_number, missing, number
-from ddtree.report.run import Run, Setting, barred, barred_word, where
+from ddtree.report.run import Run, Setting, barred, barred_word
 from ddtree.report.series import Series
 
 NO_ROUNDS = "the server reports no rounds"
@@ -76,7 +76,7 @@ def _left_out(run: Run, *needs: Need) -> tuple[str, ...]:
     lines: list[str] = []
     for cell in (cell for setting in run.settings for cell in run.at(setting)):
         reasons = [barred(cell)] if barred(cell) else [text for met, text in needs if not met(cell)]
-        lines.extend(f"{where(cell)}: {reason}" for reason in reasons)
+        lines.extend(f"{cell.place}: {reason}" for reason in reasons)
     return tuple(lines)
 
 

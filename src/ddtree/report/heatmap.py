@@ -4,21 +4,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ddtree.records.arms import Arm
+from ddtree.records.arms import Arm, Window, window_size
 from ddtree.records.summary import CellSummary
-from ddtree.report.numbers import bounds, is_number
-from ddtree.report.run import (
-    Run,
-    Setting,
-    Window,
-    barred,
-    barred_word,
-    is_win,
-    ratio,
-    where,
-    window_label,
-    window_order,
-)
+from ddtree.report.numbers import N_TOO_SMALL, bounds, is_number
+from ddtree.report.run import Run, Setting, barred, barred_word, ratio, window_label
 
 SMALLEST_SCALE = 1.5
 """Each side of the colour scale reaches at least this far, so that small gains look small."""
@@ -28,6 +17,7 @@ SMALLEST_SCALE = 1.5
 class HeatCell:
     """One square. `kind` is win, loss, even, void (measured but may not count) or absent.
 
+    A win or a loss has its whole interval on one side of 1; without an interval it is even.
     `strength` is the share of the full colour in percent, `chosen` marks the arm to ship here.
     """
 
@@ -98,7 +88,7 @@ def heat_maps(run: Run) -> HeatMaps:
 
 def _windows(run: Run) -> list[Window]:
     windows = {arm.draft_window for arm in run.arms if arm.method == "ddtree"}
-    return sorted(windows, key=window_order) or [None]
+    return sorted(windows, key=window_size) or [None]
 
 
 def _map(run: Run, setting: Setting, window: Window, scale: Scale) -> HeatMap:
@@ -162,21 +152,19 @@ def _cell(cell: CellSummary | None, chosen: frozenset[Arm], scale: Scale) -> Hea
     if cell.speedup is None or not is_number(cell.speedup) or cell.speedup <= 0:
         return HeatCell("absent", "–", "no pairs")
     interval = cell.speedup_interval
-    kind = "win" if is_win(cell) else "loss" if _is_loss(cell) else "even"
+    kind = "win" if cell.is_win else "loss" if _is_loss(cell) else "even"
     return HeatCell(
         kind,
         ratio(cell.speedup),
-        "no interval" if interval is None else bounds(interval),
+        N_TOO_SMALL if interval is None else bounds(interval),
         scale.strength(cell.speedup),
         chosen=cell.arm in chosen,
     )
 
 
 def _is_loss(cell: CellSummary) -> bool:
-    interval = cell.speedup_interval
-    bound = cell.speedup if interval is None else interval.high
-    return bound is not None and bound < 1
+    return cell.speedup_interval is not None and cell.speedup_interval.high < 1
 
 
 def _hatched(cells: Iterable[CellSummary | None]) -> tuple[str, ...]:
-    return tuple(f"{where(c)}: {barred(c)}" for c in cells if c is not None and barred(c))
+    return tuple(f"{c.place}: {barred(c)}" for c in cells if c is not None and barred(c))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ddtree.records.summary import Interval
 
 DASH = "–"
+N_TOO_SMALL = "n too small"
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,11 @@ def bounds(interval: Interval) -> str:
 
 
 def times(value: float | None, interval: Interval | None, reason: str) -> Shown:
-    """A ratio such as `1.86×` with its interval as the note."""
+    """A ratio such as `1.86×` with its interval as the note, or that there is none."""
     shown = number(value, 2, reason)
     if shown.why_missing:
         return shown
-    note = "no interval" if interval is None else bounds(interval)
+    note = N_TOO_SMALL if interval is None else bounds(interval)
     return Shown(f"{shown.text}×", note)
 
 

@@ -3,13 +3,9 @@
 from dataclasses import dataclass
 
 from ddtree.errors import ConfigError
-from ddtree.records.arms import FULL_WINDOW, METHODS, Arm
+from ddtree.records.arms import FULL_WINDOW, Arm, Window
 from ddtree.records.summary import CellSummary, RunSummary
 from ddtree.report.numbers import count, fixed
-
-Window = int | str | None
-
-LOSSLESS_GRADES = ("baseline", "exact", "near-ties")
 
 
 @dataclass(frozen=True, order=True)
@@ -59,12 +55,11 @@ def arrange(summary: RunSummary) -> Run:
         key = (setting_of(cell), cell.arm)
         if key in cells:
             raise ConfigError(
-                f"summary: two cells for {cell.arm.label} at context {cell.context}, concurrency "
-                f"{cell.concurrency}, temperature {cell.temperature:g}; expected one, make the "
-                "summary again from the run folder"
+                f"summary: two cells for {cell.place}; expected one, make the summary again from "
+                "the run folder"
             )
         cells[key] = cell
-    arms = tuple(sorted({cell.arm for cell in summary.cells}, key=_arm_order))
+    arms = tuple(sorted({cell.arm for cell in summary.cells}, key=lambda arm: arm.size))
     baselines = [c.arm for c in summary.cells if c.losslessness.grade == "baseline"]
     return Run(
         summary=summary,
@@ -80,33 +75,21 @@ def setting_of(cell: CellSummary) -> Setting:
     return Setting(cell.context, cell.concurrency, cell.temperature)
 
 
-def window_order(window: Window) -> tuple[int, int]:
-    """Sort key of draft windows: the default, then by width, then `full`."""
-    if window is None:
-        return (0, 0)
-    return (2, 0) if window == FULL_WINDOW else (1, int(window))
-
-
-def _arm_order(arm: Arm) -> tuple[int, tuple[int, int], int, int]:
-    method = METHODS.index(arm.method)
-    return (method, window_order(arm.draft_window), arm.budget or 0, arm.topk or 0)
-
-
 def barred(cell: CellSummary) -> str:
     """Why a cell's speed cannot count, in a few words; empty for one that is valid and lossless."""
     if cell.state in ("planned", "running"):
         return "not finished"
     if cell.state != "ok":
         return f"{cell.state}: {cell.reason}" if cell.reason else cell.state
-    lossless = cell.losslessness
-    faults = [
-        count(n, noun) for n, noun in ((lossless.bugs, "bug"), (lossless.suspects, "suspect")) if n
-    ]
-    if lossless.grade in LOSSLESS_GRADES and not faults:
-        unchecked = lossless.grade != "baseline" and lossless.outputs == 0
-        return "no output compared" if unchecked else ""
-    if lossless.grade == "unclassified":
+    found = cell.losslessness
+    if cell.is_lossless or (found.grade == "baseline" and not (found.bugs or found.suspects)):
+        return ""
+    if found.grade == "unclassified":
         return "losslessness not classified"
+    counts = ((found.bugs, "bug"), (found.suspects, "suspect"))
+    faults = [count(n, noun) for n, noun in counts if n]
+    if found.grade in ("exact", "near-ties") and not faults:
+        return "no output compared"
     return f"not lossless: {', '.join(faults)}" if faults else "not lossless"
 
 
@@ -115,19 +98,6 @@ def barred_word(cell: CellSummary) -> str:
     if cell.state == "ok" and cell.losslessness.grade == "unclassified":
         return "unclassified"
     return barred(cell).split(":", maxsplit=1)[0]
-
-
-def where(cell: CellSummary) -> str:
-    """`ddtree(16,4) at context 900, concurrency 8`."""
-    text = f"{cell.arm.label} at context {cell.context}, concurrency {cell.concurrency}"
-    return text if cell.temperature == 0 else f"{text}, temperature {cell.temperature:g}"
-
-
-def is_win(cell: CellSummary) -> bool:
-    """True where a valid, lossless cell is faster than the baseline, by its whole interval."""
-    if barred(cell) or cell.speedup is None or not cell.speedup > 1:
-        return False
-    return cell.speedup_interval is None or cell.speedup_interval.low > 1
 
 
 def window_label(window: Window) -> str:

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-from ddtree.records.summary import CellSummary, Control
-from ddtree.report.checks import control_off
-from ddtree.report.numbers import Shown, milliseconds, missing, number, times
-from ddtree.report.run import Run, Setting, barred, barred_word, is_win
+from ddtree.records.summary import CONTROL_BAND, CellSummary, Control
+from ddtree.report.numbers import N_TOO_SMALL, Shown, milliseconds, missing, number, times
+from ddtree.report.run import Run, Setting, barred, barred_word
 
 GRADE_WORDS = {
     "baseline": "baseline",
@@ -60,14 +59,19 @@ class CellGroup:
 
 @dataclass(frozen=True)
 class ControlRow:
-    """`ar` with the drafter loaded over `ar` without, at one setting."""
+    """`ar` with the drafter loaded over `ar` without, at one setting.
+
+    `identical` is of the outputs that both gave; `off` where the ratio or an output is amiss.
+    """
 
     context: int
     concurrency: int
     ratio: Shown
     interval: Shown
     requests: int
+    identical: Shown
     off: bool
+    standing: str
 
 
 def grade_groups(run: Run) -> tuple[GradeGroup, ...]:
@@ -108,7 +112,7 @@ def control_rows(run: Run) -> tuple[ControlRow, ...]:
 
 def _control_row(control: Control) -> ControlRow:
     interval = control.ratio_interval
-    shown = missing("too few pairs")
+    shown = missing(N_TOO_SMALL)
     if interval is not None:
         shown = Shown(f"{interval.low:.3f}–{interval.high:.3f}")
     return ControlRow(
@@ -117,8 +121,25 @@ def _control_row(control: Control) -> ControlRow:
         ratio=number(control.ratio, 3, "not measured"),
         interval=shown,
         requests=control.requests,
-        off=control_off(control),
+        identical=_control_outputs(control),
+        off=control.is_off or control.differing > 0,
+        standing=_standing(control),
     )
+
+
+def _standing(control: Control) -> str:
+    band = f"{100 * CONTROL_BAND:g} %"
+    parts = [f"off by more than {band}" if control.is_off else f"within {band}"]
+    if control.differing:
+        parts.append(f"{control.differing:,} outputs differ")
+    return ", ".join(parts)
+
+
+def _control_outputs(control: Control) -> Shown:
+    if not control.outputs:
+        return missing("outputs not compared")
+    near = f"{control.near_ties:,} near-ties" if control.near_ties else ""
+    return Shown(f"{control.identical:,} of {control.outputs:,}", near)
 
 
 def cell_groups(run: Run) -> tuple[CellGroup, ...]:
@@ -144,7 +165,7 @@ def _cell_row(run: Run, setting: Setting, cell: CellSummary) -> CellRow:
         arm=cell.arm.label,
         state=barred_word(cell) or cell.state,
         reason=unfit.partition(": ")[2],
-        kind="void" if unfit else "win" if is_win(cell) else "plain",
+        kind="void" if unfit else "win" if cell.is_win else "plain",
         requests=Shown(
             f"{cell.requests:,}", f"{cell.failed_requests:,} failed" if cell.failed_requests else ""
         ),

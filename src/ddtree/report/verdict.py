@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from ddtree.records.arms import Arm
-from ddtree.records.summary import CellSummary, Choice
+from ddtree.records.summary import CellSummary, Choice, Interval
 from ddtree.report.checks import Check, checks
 from ddtree.report.numbers import (
     DASH,
+    N_TOO_SMALL,
     Shown,
     bounds,
     count,
@@ -16,7 +17,7 @@ from ddtree.report.numbers import (
     number,
     times,
 )
-from ddtree.report.run import Run, arm_meaning, barred, is_win, ratio, where
+from ddtree.report.run import Run, arm_meaning, barred, ratio
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class VerdictView:
 
 
 def verdict_view(run: Run) -> VerdictView:
-    """Lay out the verdict, withdrawing whatever rests on a cell that is not valid and lossless."""
+    """Lay out the verdict, withdrawing what rests on a cell not valid, not lossless or no win."""
     verdict = run.summary.verdict
     choices = tuple(_choice_row(run, choice) for choice in run.summary.verdict.choices)
     withdrawn = "" if verdict.arm is None else _unfit(run, verdict.arm, run.judged(verdict.arm))
@@ -78,7 +79,15 @@ def _unfit(run: Run, arm: Arm, cells: tuple[CellSummary, ...]) -> str:
     if not cells:
         return "no cell measured it"
     bad = [cell for cell in cells if barred(cell)]
-    return f"{where(bad[0])} is {barred(bad[0])}" if bad else ""
+    if bad:
+        return f"{bad[0].place} is {barred(bad[0])}"
+    return "" if any(cell.is_win for cell in cells) else _no_win(cells)
+
+
+def _no_win(cells: tuple[CellSummary, ...]) -> str:
+    if any(cell.speedup_interval is None for cell in cells):
+        return f"it is not faster with confidence, {N_TOO_SMALL}"
+    return "it is not faster with confidence"
 
 
 def _against(run: Run, arm: Arm) -> str:
@@ -90,8 +99,8 @@ def _against(run: Run, arm: Arm) -> str:
         return text
     if len(cells) == 1:
         interval = cells[0].speedup_interval
-        shown = "no interval, too few pairs" if interval is None else _level(interval.level)
-        return f"{text}; {shown}" + ("" if interval is None else f" {bounds(interval)}")
+        shown = N_TOO_SMALL if interval is None else f"{_level(interval)} {bounds(interval)}"
+        return f"{text}; {shown}"
     ends = (("lowest", cells[0]), ("highest", cells[-1]))
     return f"{text}, geometric mean over {len(cells)} settings; " + "; ".join(
         f"{name} {_with_interval(c)} at context {c.context}, concurrency {c.concurrency}"
@@ -99,22 +108,26 @@ def _against(run: Run, arm: Arm) -> str:
     )
 
 
-def _level(level: float) -> str:
-    return f"{100 * level:g} % interval"
+def _level(interval: Interval) -> str:
+    return f"{100 * interval.level:g} % interval"
 
 
 def _with_interval(cell: CellSummary) -> str:
     text = ratio(cell.speedup or 0.0)
     interval = cell.speedup_interval
-    return text if interval is None else f"{text} ({bounds(interval)})"
+    return f"{text} ({N_TOO_SMALL if interval is None else bounds(interval)})"
 
 
 def _why(run: Run, arm: Arm) -> str:
-    """Speed-up taken apart: tokens per round over the cost of a round in baseline steps."""
+    """Speed-up taken apart: tokens per round over the cost of a round in baseline steps.
+
+    Only at concurrency 1, where the speed-up is one request's: above, a round serves many.
+    """
     pairs = [
         (c.acceptance_length, c.acceptance_length / c.speedup)
         for c in run.judged(arm)
-        if c.acceptance_length is not None
+        if c.concurrency == 1
+        and c.acceptance_length is not None
         and c.speedup is not None
         and is_number(c.acceptance_length)
         and is_number(c.speedup)
@@ -123,8 +136,8 @@ def _why(run: Run, arm: Arm) -> str:
     if arm.method == "ar" or not pairs:
         return ""
     return (
-        f"A round yields {_span([tokens for tokens, _ in pairs])} tokens and takes the time of "
-        f"{_span([steps for _, steps in pairs])} steps of {run.baseline.label} "
+        f"At concurrency 1 a round yields {_span([tokens for tokens, _ in pairs])} tokens and "
+        f"takes the time of {_span([steps for _, steps in pairs])} steps of {run.baseline.label} "
         "(acceptance length over speed-up)."
     )
 
@@ -146,8 +159,8 @@ def _why_none(run: Run) -> str:
         parts.append(f"{unfit} of {total} cannot count.")
     if fit:
         best = max(fit, key=lambda cell: cell.speedup or 0.0)
-        gain = "" if is_win(best) else ", no gain"
-        parts.append(f"The best valid, lossless cell: {where(best)}, {_with_interval(best)}{gain}.")
+        gain = "" if best.is_win else ", no gain"
+        parts.append(f"The best valid, lossless cell: {best.place}, {_with_interval(best)}{gain}.")
     else:
         parts.append("No speculative cell is valid, lossless and compared with the baseline.")
     return " ".join(parts)

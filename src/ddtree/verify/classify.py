@@ -15,6 +15,7 @@ Class = Literal["tie", "near-tie", "suspect", "bug"]
 
 # Explicit fraction bits: a unit in the last place of z is 2^(exponent of z - bits).
 _FRACTION_BITS = {"bfloat16": 7, "float16": 10, "float32": 23, "float64": 52}
+_GAP_UNIT = "bfloat16"
 _EXACT_DTYPES = ("float32", "float64")
 _EXACT_GAP = 1e-3
 _BUG_NATS = 1.0
@@ -25,7 +26,8 @@ class Finding:
     """A token that is not the reference's choice, at `index` of the arm's output.
 
     `of_baseline` marks the baseline's token at the first divergence, judged like the arm's.
-    `rank` is None outside the top five; `gap_ulps` is in units of the highest logit's last place.
+    `rank` is None outside the top five; `gap_ulps` is in units of the highest logit's last place
+    in bfloat16, whatever the model's dtype, so that gaps of all runs compare.
     """
 
     index: int
@@ -45,6 +47,11 @@ def ulp(value: float, dtype: str) -> float:
     # frexp's mantissa is in [0.5, 1), hence the 1; no smaller than the smallest normal bfloat16.
     exponent = math.frexp(max(abs(value), 2.0**-126))[1] - 1
     return 2.0 ** (exponent - _FRACTION_BITS[dtype])
+
+
+def gap_unit(top_logit: float) -> float:
+    """The unit in which gaps are reported: bfloat16's last place at the highest logit."""
+    return ulp(top_logit, _GAP_UNIT)
 
 
 def classify(
@@ -94,7 +101,7 @@ def judge(
         reference_id=position.top_ids[0],
         rank=rank,
         gap=gap,
-        gap_ulps=gap / ulp(top, dtype),
+        gap_ulps=gap / gap_unit(top),
         verdict=verdict,
         of_baseline=baseline,
     )

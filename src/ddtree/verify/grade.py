@@ -3,7 +3,7 @@
 Outputs that differ are scored whole, token by token, by one-row decoding of the target: after the
 first difference each token is judged on the arm's own prefix, so that one tie hides no later
 fault. What the arithmetic alone moves comes from a control without a drafter: the baseline's
-prefixes, one row against `budget + 1` rows per pass.
+prefixes, one row against `budget + 1` rows per pass. It bounds each gap and the rate of near-ties.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from ddtree.records.summary import Grade, Losslessness
 from ddtree.verify.classify import Finding, judge
 from ddtree.verify.control import ControlResult
 from ddtree.verify.outputs import Comparison, Output, compare
+from ddtree.verify.rate import near_tie_rate
 from ddtree.verify.scoring import Scorer
 
 OutputClass = Literal["identical", "tie", "near-tie", "suspect", "bug", "unclassified"]
@@ -30,11 +31,21 @@ _SEVERITY: tuple[OutputClass, ...] = (
 
 @dataclass(frozen=True)
 class OutputGrade:
-    """One output's class, the worst of its findings, and the findings in order."""
+    """One output's class, the worst of its findings, and the findings in order.
+
+    `tokens` counts the arm's tokens that were judged, all or none.
+    """
 
     verdict: OutputClass
     comparison: Comparison
     findings: tuple[Finding, ...] = ()
+    tokens: int = 0
+
+    @property
+    def near_ties(self) -> int:
+        """Tokens of the arm that are near-ties, ties included."""
+        explained = ("tie", "near-tie")
+        return sum(f.verdict in explained and not f.of_baseline for f in self.findings)
 
 
 async def grade_output(
@@ -43,13 +54,15 @@ async def grade_output(
     scorer: Scorer | None,
     dtype: str,
     control: ControlResult | None,
+    eos_ids: frozenset[int] = frozenset(),
 ) -> OutputGrade:
     """Class one output. Without a scorer a difference is `unclassified`, unless its length is
-    a fault by itself.
+    a fault by itself. An output that differs and goes on after one of `eos_ids` is a bug; leave
+    them out where requests ignore them.
     """
-    comparison = compare(baseline, arm)
+    comparison = compare(baseline, arm, eos_ids)
     if comparison.identical:
-        return OutputGrade("identical", comparison)
+        return OutputGrade("identical", comparison, tokens=len(arm.token_ids))
     if comparison.fault is not None:
         return OutputGrade("bug", comparison)
     if scorer is None or comparison.first_divergence is None:
@@ -72,7 +85,7 @@ async def grade_output(
     found: list[OutputClass] = [finding.verdict for finding in findings]
     verdict = max(found, key=_SEVERITY.index)
     findings.sort(key=lambda finding: finding.index)
-    return OutputGrade(verdict, comparison, tuple(findings))
+    return OutputGrade(verdict, comparison, tuple(findings), len(arm.token_ids))
 
 
 async def grade_cell(
@@ -80,31 +93,45 @@ async def grade_cell(
     scorer: Scorer | None,
     dtype: str,
     control: ControlResult | None = None,
+    eos_ids: frozenset[int] = frozenset(),
 ) -> Losslessness:
     """Grade an arm's cell over (baseline output, arm output) pairs of finished requests.
 
-    Wrap the scorer in one `CachedScorer` for a whole run. No pairs: unclassified.
+    `eos_ids` as for `grade_output`. Wrap the scorer in one `CachedScorer` for a whole run. No
+    pairs: unclassified.
     """
-    grades = [await grade_output(base, arm, scorer, dtype, control) for base, arm in pairs]
+    grades = [await grade_output(base, arm, scorer, dtype, control, eos_ids) for base, arm in pairs]
     return summarise_grades(grades, control)
 
 
 def summarise_grades(grades: Sequence[OutputGrade], control: ControlResult | None) -> Losslessness:
-    """A cell's losslessness from its outputs' grades; each output counts once, by its worst."""
+    """A cell's losslessness from its outputs' grades; each output counts once, by its worst.
+
+    Where the near-ties are more than the control explains, as many outputs as the excess become
+    suspects: which of them is not known.
+    """
+    rate = near_tie_rate(
+        sum(grade.near_ties for grade in grades), sum(grade.tokens for grade in grades), control
+    )
     verdicts = [grade.verdict for grade in grades]
     gaps = [finding.gap_ulps for grade in grades for finding in grade.findings]
+    explained = verdicts.count("tie") + verdicts.count("near-tie")
+    moved = min(rate.excess, explained)
     return Losslessness(
-        grade=_grade(verdicts),
+        grade="not-lossless" if rate.excess else _grade(verdicts),
         outputs=len(verdicts),
         identical=verdicts.count("identical"),
-        near_ties=verdicts.count("tie") + verdicts.count("near-tie"),
-        suspects=verdicts.count("suspect"),
+        near_ties=explained - moved,
+        suspects=verdicts.count("suspect") + moved,
         bugs=verdicts.count("bug"),
         largest_gap_ulps=max(gaps, default=None),
         control_rows=control.rows if control else None,
         control_positions=control.positions if control else 0,
         control_flips=control.flips if control else 0,
         control_largest_gap_ulps=control.largest_gap_ulps if control else None,
+        tokens=rate.tokens,
+        near_tie_tokens=rate.near_ties,
+        near_tie_excess=rate.excess,
     )
 
 

@@ -31,8 +31,11 @@ class Comparison:
     fault: str | None
 
 
-def compare(baseline: Output, arm: Output) -> Comparison:
-    """Compare two outputs of one prompt. ConfigError when the prompts differ."""
+def compare(baseline: Output, arm: Output, eos_ids: frozenset[int] = frozenset()) -> Comparison:
+    """Compare two outputs of one prompt. ConfigError when the prompts differ.
+
+    `eos_ids` are the ids that end a sequence; leave them out where requests ignore them.
+    """
     if baseline.prompt != arm.prompt:
         raise ConfigError("outputs of different prompts can't be compared; pair them by prompt id")
     if baseline.token_ids == arm.token_ids:
@@ -40,7 +43,7 @@ def compare(baseline: Output, arm: Output) -> Comparison:
         return Comparison(fault is None, None, fault)
     pairs = zip(baseline.token_ids, arm.token_ids, strict=False)
     first = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
-    return Comparison(False, first, _length_fault(baseline, arm, first))
+    return Comparison(False, first, _length_fault(baseline, arm, first, eos_ids))
 
 
 def _finish_fault(baseline: Output, arm: Output) -> str | None:
@@ -55,7 +58,9 @@ def _finish_fault(baseline: Output, arm: Output) -> str | None:
     return f"finish reason {arm.finish_reason!r} where the baseline has {baseline.finish_reason!r}"
 
 
-def _length_fault(baseline: Output, arm: Output, first: int | None) -> str | None:
+def _length_fault(
+    baseline: Output, arm: Output, first: int | None, eos_ids: frozenset[int]
+) -> str | None:
     """A length that no choice between two tokens leads to."""
     length, limit = len(arm.token_ids), arm.max_tokens
     if length > limit:
@@ -66,6 +71,8 @@ def _length_fault(baseline: Output, arm: Output, first: int | None) -> str | Non
         return f"finish reason {arm.finish_reason!r}"
     if first is None:
         return f"{length} tokens where the baseline has {len(baseline.token_ids)}, equal until then"
-    if baseline.finish_reason == "stop" and baseline.token_ids[-1] in arm.token_ids[:-1]:
-        return f"went on after the stop token {baseline.token_ids[-1]}"
-    return None
+    stops = eos_ids
+    if baseline.finish_reason == "stop":
+        stops = eos_ids | {baseline.token_ids[-1]}
+    through = next((token for token in arm.token_ids[:-1] if token in stops), None)
+    return None if through is None else f"went on after the stop token {through}"
