@@ -17,6 +17,7 @@ import torch
 
 from ddtree.engine import EngineConfig, LoadedEngine, load_engine
 from ddtree.models.zoo import ModelPaths, resolve
+from ddtree.records.provenance import source_sha256
 from ddtree.records.statistics import Estimate
 
 HUMANEVAL_SHA256 = "b796127e635a67f93fb35c04f4cb03cf06f38c8072ee7cee8833d7bee06979ef"
@@ -75,7 +76,8 @@ def provenance(args: argparse.Namespace) -> dict[str, object]:
         "command": " ".join(["python", *sys.argv]),
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "git": _git("rev-parse", "HEAD"),
-        "dirty": bool(_git("status", "--porcelain", "--", "src")),
+        "dirty": bool(_git("status", "--porcelain", "--", "../src")),
+        "source_sha256": source_sha256(),
         "python": platform.python_version(),
         **versions,
         "cpu": _cpu_model(),
