@@ -312,9 +312,13 @@ def _control_warnings(controls: Sequence[Control]) -> Iterator[str]:
     for control in controls:
         where = f"ar at context {control.context}, concurrency {control.concurrency}"
         if control.is_off:
+            interval = control.ratio_interval
+            spread = "n too small"
+            if interval is not None:
+                spread = f"{interval.low:.2f} to {interval.high:.2f}"
             yield (
-                f"{where} runs at {control.ratio:.3f} times its speed on a server without a "
-                "drafter: speed-ups are off by as much"
+                f"{where} runs at {control.ratio:.3f} ({spread}) times its speed on a server "
+                "without a drafter: speed-ups may be off by as much"
             )
         if control.differing:
             yield (

@@ -68,10 +68,13 @@ class Engine:
         self.max_context = self._resolve_context()
         probe_target(target)
         shape = target.shape
+        # Rows of the widest round a request can ask for; a chain is as wide as the block.
+        block = 0 if drafter is None else drafter.config.block_size
+        self.widest_round = max(self.config.max_budget + 1, block)
         self.pool = KVPool(
             shape.num_layers,
             self.config.slots,
-            self.max_context + self._widest_round(drafter),
+            self.max_context + self.widest_round,
             (shape.num_kv_heads, shape.head_dim),
             target.dtype,
             target.device,
@@ -162,10 +165,8 @@ class Engine:
             raise RequestError("score_from", f"got {first}, expected 1 to {len(ids) - 1}")
         if not 0 <= top <= MAX_SCORED:
             raise RequestError("logprobs", f"got {top}, expected 0 to {MAX_SCORED}")
-        if not 1 <= rows <= self.config.max_budget + 1:
-            raise RequestError(
-                "score_rows", f"got {rows}, expected 1 to {self.config.max_budget + 1}"
-            )
+        if not 1 <= rows <= self.widest_round:
+            raise RequestError("score_rows", f"got {rows}, expected 1 to {self.widest_round}")
         return ScoreJob(tuple(ids), first, rows, top, self.config.prefill_chunk)
 
     def default_speculation(self) -> Speculation:
@@ -341,11 +342,6 @@ class Engine:
                 f"has {len(prompt)} tokens; with at least one generated token the limit is "
                 f"{self.max_context} in all",
             )
-
-    def _widest_round(self, drafter: Drafter | None) -> int:
-        """Rows of the widest round a request can ask for; a chain is as wide as the block."""
-        block = 0 if drafter is None else drafter.config.block_size
-        return max(self.config.max_budget + 1, block)
 
     def _resolve_context(self) -> int:
         limit = self.target.shape.max_positions
