@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -101,8 +102,14 @@ def ratio_of(estimate: Estimate) -> dict[str, object]:
 def write(args: argparse.Namespace, result: dict[str, object]) -> None:
     """The result beside its provenance, as JSON."""
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps({"provenance": provenance(args), **result}, indent=1) + "\n")
+    text = json.dumps({"provenance": provenance(args), **result}, indent=1)
+    args.out.write_text(one_line_lists(text) + "\n")
     print(f"wrote {args.out}")
+
+
+def one_line_lists(text: str) -> str:
+    """Indented JSON with its lists of numbers on one line each."""
+    return re.sub(r"\[[-\d.,e+\s]+\]", lambda found: re.sub(r"\s+", "", found[0]), text)
 
 
 def progress(*parts: object) -> None:
