@@ -1,0 +1,52 @@
+"""The scripts behind the committed results, on a subset of what they measured."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[1] / "benchmarks"
+RESULTS = sorted((SCRIPTS / "results").rglob("*.json"))
+
+
+def run(script, out, *arguments):
+    """The script's result file, decoded."""
+    done = subprocess.run(
+        [sys.executable, script, "--out", str(out), *arguments],
+        cwd=SCRIPTS,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(out.read_text())
+
+
+@pytest.mark.model
+def test_exactness(tmp_path, smollm2):
+    result = run(
+        "exactness.py",
+        tmp_path / "exactness.json",
+        *("--prompts", "2", "--long", "1", "--tokens", "8"),
+        *("--budgets", "16", "--topks", "4", "--windows", "64,full"),
+    )
+    assert result["verdict"] == "exact"
+    assert result["passed"]
+    assert [c["identical"] for c in result["cells"]] == [2, 2]
+    assert max(result["prompt_tokens"]) > 1024
+
+
+def test_builder_cost(tmp_path):
+    rows = run("builder_cost.py", tmp_path / "cost.json", "--repeats", "1")["rows"]
+    assert {row["batch"] for row in rows} == {1, 8, 32}
+    assert all(row["build_ms"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda p: str(p.relative_to(SCRIPTS)))
+def test_results_say_where_they_come_from(path):
+    data = json.loads(path.read_text())
+    provenance = data.get("provenance", data)
+    assert provenance.get("torch") or provenance["versions"]["torch"]
+    assert provenance.get("command")
