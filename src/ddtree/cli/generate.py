@@ -147,7 +147,7 @@ def _decode(loaded: "LoadedEngine", request: "Request", *, stream: bool) -> str:
     pieces, decoder = [], TextStream(loaded.tokenizer, request.prompt)
     while not loaded.engine.is_idle:
         for progress in loaded.engine.step():
-            pieces.append(decoder.push([t for t in progress.tokens if t not in request.stop_ids]))
+            pieces.append(decoder.push(request.visible(progress.tokens)))
             if progress.finished:
                 pieces.append(decoder.finish())
             if stream:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ddtree.core.candidates import Candidates
-from ddtree.core.tree import DraftTree
+from ddtree.core.tree import DraftTree, empty_tree
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class LevelwiseBuilder:
         budgets, topks: [B] int64 on the candidates' device.
         """
         if not self._levels:
-            return self._no_nodes(candidates, budgets)
+            return empty_tree(len(budgets), budgets.device, self.width)
         allowed = self._ranks < topks[:, None, None]
         log_probs = candidates.log_probs.double().masked_fill(~allowed, -torch.inf)  # [B, D, K]
         weight = log_probs.new_zeros(len(budgets), 1)  # the root's
@@ -112,8 +112,3 @@ class LevelwiseBuilder:
         tokens, parents, depths, ranks = columns.unbind()
         deepest = min(self.depth, self.width)
         return DraftTree(tokens, parents, depths, ranks, scores, counts, deepest)
-
-    def _no_nodes(self, candidates: Candidates, budgets: Tensor) -> DraftTree:
-        none = candidates.tokens.new_zeros(len(budgets), self.width)
-        scores = candidates.log_probs.new_full(none.shape, -torch.inf).double()
-        return DraftTree(none, none, none, none, scores, none.new_zeros(len(budgets)), 0)

@@ -63,8 +63,10 @@ class DraftTree:
         )
 
 
-def empty_tree(batch_size: int, device: torch.device) -> DraftTree:
-    """Trees without nodes: a round that only decodes the root's successor."""
-    none = torch.zeros(batch_size, 0, dtype=torch.int64, device=device)
+def empty_tree(batch_size: int, device: torch.device, width: int = 0) -> DraftTree:
+    """Trees without nodes, `width` columns of padding: a round that only decodes the root's
+    successor."""
+    none = torch.zeros(batch_size, width, dtype=torch.int64, device=device)
+    scores = torch.full_like(none, -torch.inf, dtype=torch.float64)
     counts = torch.zeros(batch_size, dtype=torch.int64, device=device)
-    return DraftTree(none, none, none, none, none.double(), counts, 0)
+    return DraftTree(none, none, none, none, scores, counts, 0)

@@ -1,6 +1,7 @@
 """A request's life inside the engine."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -85,6 +86,10 @@ class Request:
     def speculates(self) -> bool:
         """Whether this request feeds and asks the drafter."""
         return self.resolved.budget > 0
+
+    def visible(self, tokens: Sequence[int]) -> list[int]:
+        """Of generated tokens, those whose text is shown: a stop token's is not."""
+        return [token for token in tokens if token not in self.stop_ids]
 
     def take(self, tokens: list[int]) -> list[int]:
         """Append generated tokens up to a stop id or the limit; finish if one is reached.

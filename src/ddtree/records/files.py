@@ -30,7 +30,7 @@ def write_atomic(path: Path, text: str) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_path(path.parent)
 
 
 class RequestLog:
@@ -44,7 +44,7 @@ class RequestLog:
         self._file = path.open("ab", buffering=0)
         try:
             _mend(path)
-            _sync_folder(path.parent)
+            sync_path(path.parent)
         except BaseException:
             self._file.close()
             raise
@@ -105,8 +105,9 @@ def _mend(path: Path) -> None:
         os.truncate(path, end)
 
 
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
+def sync_path(path: Path) -> None:
+    """Force a file's or a folder's content to the disk."""
+    fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:

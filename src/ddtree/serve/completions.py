@@ -108,7 +108,7 @@ class Answer:
         counts only with the last one.
         """
         async for event in self.ticket.stream():
-            text = self.decoder.push([t for t in event.ids if t not in self.request.stop_ids])
+            text = self.decoder.push(self.request.visible(event.ids))
             if event.last:
                 if self.request.error is not None:
                     raise EngineError(self.request.error)
