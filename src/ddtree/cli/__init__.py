@@ -8,7 +8,11 @@ import sys
 
 import typer
 
-from ddtree.cli import bench, doctor, generate, models, serve
+from ddtree.cli.bench import app as bench_app
+from ddtree.cli.doctor import doctor as doctor_command
+from ddtree.cli.generate import generate as generate_command
+from ddtree.cli.models import app as models_app
+from ddtree.cli.serve import serve as serve_command
 from ddtree.errors import DDTreeError
 
 app = typer.Typer(
@@ -17,11 +21,11 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command("generate")(generate.generate)
-app.command("serve")(serve.serve)
-app.command("doctor")(doctor.doctor)
-app.add_typer(models.app, name="models")
-app.add_typer(bench.app, name="bench")
+app.command("generate")(generate_command)
+app.command("serve")(serve_command)
+app.command("doctor")(doctor_command)
+app.add_typer(models_app, name="models")
+app.add_typer(bench_app, name="bench")
 
 
 def main() -> None:
