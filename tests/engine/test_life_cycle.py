@@ -178,7 +178,7 @@ def test_refused_prompts(target, prompt):
 
 def test_refused_sampling(target):
     with pytest.raises(RequestError, match="temperature"):
-        SamplingParams(temperature=0.7)
+        SamplingParams(temperature=-0.7)
     with pytest.raises(RequestError, match="max_tokens"):
         SamplingParams(max_tokens=0)
 

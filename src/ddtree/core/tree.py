@@ -45,6 +45,18 @@ class DraftTree:
         index = torch.arange(self.width, device=self.tokens.device)
         return index < self.counts[:, None]
 
+    def take(self, rows: Tensor) -> "DraftTree":
+        """The trees of requests `rows` [n]."""
+        return DraftTree(
+            self.tokens[rows],
+            self.parents[rows],
+            self.depths[rows],
+            self.ranks[rows],
+            self.scores[rows],
+            self.counts[rows],
+            self.max_depth,
+        )
+
     def place(self, rows: Tensor, batch_size: int) -> "DraftTree":
         """The same trees at batch rows `rows` [B] of a larger batch; other rows draft nothing."""
 

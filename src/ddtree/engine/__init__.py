@@ -3,12 +3,14 @@
 from ddtree.engine.engine import Engine, Progress, RoundObserver
 from ddtree.engine.loading import DTYPES, LoadedEngine, load_engine
 from ddtree.engine.loop import RoundResult
-from ddtree.engine.params import DraftWindow, EngineConfig, SamplingParams, Speculation
-from ddtree.engine.request import Request
-from ddtree.engine.scoring import Score, ScoreJob
+from ddtree.engine.params import DraftWindow, EngineConfig, Speculation
+from ddtree.engine.request import Request, TokenLogprob
+from ddtree.engine.sampling_params import MAX_LOGPROBS, SamplingParams
+from ddtree.engine.scoring import SampledScore, Score, ScoreJob
 
 __all__ = [
     "DTYPES",
+    "MAX_LOGPROBS",
     "DraftWindow",
     "Engine",
     "EngineConfig",
@@ -17,9 +19,11 @@ __all__ = [
     "Request",
     "RoundObserver",
     "RoundResult",
+    "SampledScore",
     "SamplingParams",
     "Score",
     "ScoreJob",
     "Speculation",
+    "TokenLogprob",
     "load_engine",
 ]

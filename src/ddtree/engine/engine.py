@@ -6,32 +6,24 @@ thread does.
 """
 
 import bisect
-import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ddtree.engine.choosing import make_edits
 from ddtree.engine.drafting import Drafting
 from ddtree.engine.loop import RoundLoop, RoundResult, synchronize_of
-from ddtree.engine.params import (
-    DEFAULT_BUDGET,
-    DEFAULT_TOPK,
-    EngineConfig,
-    SamplingParams,
-    Speculation,
-)
+from ddtree.engine.making import RequestMaker
+from ddtree.engine.params import EngineConfig, Speculation
 from ddtree.engine.pool import KVPool
 from ddtree.engine.probe import check_pair, probe_target
-from ddtree.engine.request import Request, ResolvedSpeculation
+from ddtree.engine.request import Request, TokenLogprob
+from ddtree.engine.sampling_params import SamplingParams
 from ddtree.engine.scoring import Score, ScoreJob
 from ddtree.engine.timing import StageClock
-from ddtree.errors import ConfigError, RequestError
+from ddtree.errors import ConfigError
 from ddtree.models.drafter import Drafter
 from ddtree.models.target import Target
-from ddtree.records.rounds import GenerationStats
-
-# Best tokens a scored position can list: enough for any verdict, small in an answer.
-MAX_SCORED = 20
 
 RoundObserver = Callable[[RoundResult], None]
 
@@ -86,7 +78,9 @@ class Engine:
         self._waiting: deque[Request | ScoreJob] = deque()
         self._running: list[Request | ScoreJob] = []
         self._free = list(range(self.config.slots))
-        self._numbers = itertools.count()
+        self.maker = RequestMaker(
+            target, self.drafting, self.config, self.max_context, self.widest_round
+        )
 
     @property
     def draft_window(self) -> int | None:
@@ -129,85 +123,37 @@ class Engine:
         self.enqueue(request)
         return request
 
-    def enqueue(self, work: Request | ScoreJob) -> None:
-        """Let work wait for a slot."""
-        self._waiting.append(work)
-
     def make_request(
         self,
         prompt: Sequence[int],
         sampling: SamplingParams | None = None,
         speculation: Speculation | None = None,
     ) -> Request:
-        """A request for a prompt of token ids; RequestError names the field that can't be served.
+        """See `RequestMaker.make_request`; any thread may call it."""
+        return self.maker.make_request(prompt, sampling, speculation)
 
-        Reads what is fixed at start only, so any thread may call it.
-        """
-        sampling = sampling or SamplingParams()
-        speculation = speculation or self.default_speculation()
-        self._check_prompt(prompt)
-        stop_ids = frozenset(sampling.stop_token_ids)
-        return Request(
-            number=next(self._numbers),
-            prompt=tuple(prompt),
-            sampling=sampling,
-            speculation=speculation,
-            resolved=self.resolve(speculation),
-            stop_ids=stop_ids if sampling.ignore_eos else stop_ids | self.target.eos_ids,
-            limit=min(sampling.max_tokens, self.max_context - len(prompt)),
-            stats=GenerationStats(prompt_tokens=len(prompt)),
-        )
-
-    def make_score(self, ids: Sequence[int], first: int, rows: int, top: int) -> ScoreJob:
-        """Scoring of ids[first:], see `ScoreJob`; any thread may call it."""
-        self._check_prompt(ids)
-        if not 1 <= first < len(ids):
-            raise RequestError("score_from", f"got {first}, expected 1 to {len(ids) - 1}")
-        if not 0 <= top <= MAX_SCORED:
-            raise RequestError("logprobs", f"got {top}, expected 0 to {MAX_SCORED}")
-        if not 1 <= rows <= self.widest_round:
-            raise RequestError("score_rows", f"got {rows}, expected 1 to {self.widest_round}")
-        return ScoreJob(tuple(ids), first, rows, top, self.config.prefill_chunk)
+    def make_score(
+        self,
+        ids: Sequence[int],
+        first: int,
+        rows: int = 1,
+        top: int = 5,
+        sampling: SamplingParams | None = None,
+    ) -> ScoreJob:
+        """See `RequestMaker.make_score`; any thread may call it."""
+        return self.maker.make_score(ids, first, rows, top, sampling)
 
     def default_speculation(self) -> Speculation:
-        """What a request gets that asks for nothing: ddtree where there is a drafter, else ar."""
-        if self.drafting is None:
-            return Speculation("ar")
-        return Speculation(
-            "ddtree",
-            min(DEFAULT_BUDGET, self.config.max_budget),
-            min(DEFAULT_TOPK, self.config.max_topk),
-        )
+        """See `RequestMaker.default_speculation`."""
+        return self.maker.default_speculation()
 
-    def resolve(self, speculation: Speculation) -> ResolvedSpeculation:
-        """Fill in defaults and hold a request's speculation against the engine's maxima."""
-        if speculation.method == "ar":
-            return ResolvedSpeculation(0, 1, 1)
-        if self.drafting is None:
-            raise RequestError(
-                "speculation.method",
-                f"{speculation.method} needs a drafter and none is loaded; send method ar or start "
-                "with a drafter",
-            )
-        window = self._resolve_window(speculation)
-        if speculation.method == "chain":
-            return ResolvedSpeculation(self.drafting.block - 1, 1, window)
-        default = self.default_speculation()
-        budget = default.budget if speculation.budget is None else speculation.budget
-        topk = default.topk if speculation.topk is None else speculation.topk
-        assert budget is not None  # for the type checker: ddtree's default names both
-        assert topk is not None
-        for name, value, largest in (
-            ("budget", budget, self.config.max_budget),
-            ("topk", topk, self.config.max_topk),
-        ):
-            if value > largest:
-                raise RequestError(
-                    f"speculation.{name}", f"got {value}, the engine was started for {largest}"
-                )
-        # Rows for nodes that no tree of this topk can have would be verified for nothing.
-        possible = sum(topk**depth for depth in range(1, self.drafting.block))
-        return ResolvedSpeculation(min(budget, possible), topk, window)
+    def check_ids(self, field: str, ids: Sequence[int]) -> None:
+        """RequestError that names `field` for an id outside the vocabulary."""
+        self.maker.check_ids(field, ids)
+
+    def enqueue(self, work: Request | ScoreJob) -> None:
+        """Let work wait for a slot."""
+        self._waiting.append(work)
 
     def step(self) -> list[Progress]:
         """Admit, advance one prompt and one scoring job by one pass, run one round for what
@@ -251,9 +197,16 @@ class Engine:
             self.step()
         return requests
 
-    def score(self, ids: Sequence[int], first: int, rows: int = 1, top: int = 5) -> list[Score]:
+    def score(
+        self,
+        ids: Sequence[int],
+        first: int,
+        rows: int = 1,
+        top: int = 5,
+        sampling: SamplingParams | None = None,
+    ) -> list[Score]:
         """Score ids[first:] to the end."""
-        job = self.make_score(ids, first, rows, top)
+        job = self.make_score(ids, first, rows, top, sampling)
         self.enqueue(job)
         while not job.finished:
             self.step()
@@ -280,10 +233,14 @@ class Engine:
         if request.length < len(request.prompt):
             return []
         request.state = "decoding"
-        choice = self.loop.choose(hidden)
-        if bool(choice.invalid):
-            return [self._fail(request, "target")]
-        return [self._extend(request, [int(choice.tokens)])]
+        if request.sampling.has_edits:
+            vocabulary = self.target.shape.vocab_size
+            edits = make_edits(request.sampling, request.prompt, request.stop_ids, vocabulary)
+            request.edits = edits.to(self.target.device)
+        first = self.loop.first_token(request, hidden)
+        if first.fault is not None:
+            return [self._fail(request, first.fault)]
+        return [self._extend(request, [first.token], first.logprobs)]
 
     def _apply(self, result: RoundResult) -> list[Progress]:
         """Extend outputs by a round's tokens; finish what is over."""
@@ -296,11 +253,14 @@ class Engine:
                 continue
             tokens = result.tokens[row]
             request.stats.add_round(len(tokens) - 1, result.num_nodes[row], result.stage_seconds)
-            progress.append(self._extend(request, tokens))
+            progress.append(self._extend(request, tokens, result.logprobs[row]))
         return progress
 
-    def _extend(self, request: Request, tokens: list[int]) -> Progress:
+    def _extend(
+        self, request: Request, tokens: list[int], logprobs: Sequence[TokenLogprob]
+    ) -> Progress:
         kept = request.take(tokens)
+        request.logprobs.extend(logprobs[: len(kept)])
         if request.finish_reason is not None:
             request.stats.check()
             self._release(request)
@@ -309,8 +269,10 @@ class Engine:
     def _fail(self, request: Request, culprit: str) -> Progress:
         request.finish_reason = "error"
         request.error = (
-            f"the {culprit}'s logits hold NaN or infinity: its checkpoint or dtype is unusable "
-            "here; nothing after this token can be trusted"
+            "logit_bias, bad_words and min_tokens left no token to choose: relax one of them"
+            if culprit == "bans"
+            else f"the {culprit}'s logits hold NaN or infinity: its checkpoint or dtype is "
+            "unusable here; nothing after this token can be trusted"
         )
         self._release(request)
         return Progress(request, (), True)
@@ -319,29 +281,11 @@ class Engine:
         """Give the slot back; its cells need no clearing, lengths guard them."""
         if isinstance(request, Request):
             request.state = "finished"
-            request.pending = None
+            request.pending = request.edits = None
         request_slot, request.slot = request.slot, -1
         if request_slot >= 0:
             self._running.remove(request)
             bisect.insort(self._free, request_slot)
-
-    def check_ids(self, field: str, ids: Sequence[int]) -> None:
-        """RequestError that names `field` for an id outside the vocabulary."""
-        vocab = self.target.shape.vocab_size
-        bad = next((i for i in ids if not 0 <= i < vocab), None)
-        if bad is not None:
-            raise RequestError(field, f"token id {bad} is outside the vocabulary of {vocab}")
-
-    def _check_prompt(self, prompt: Sequence[int]) -> None:
-        if not prompt:
-            raise RequestError("prompt", "is empty; at least one token is needed")
-        self.check_ids("prompt", prompt)
-        if len(prompt) >= self.max_context:
-            raise RequestError(
-                "prompt",
-                f"has {len(prompt)} tokens; with at least one generated token the limit is "
-                f"{self.max_context} in all",
-            )
 
     def _resolve_context(self) -> int:
         limit = self.target.shape.max_positions
@@ -357,15 +301,3 @@ class Engine:
             window = drafter.config.window or "full"
         ring = self.max_context if window == "full" else min(window, self.max_context)
         return Drafting(drafter, self.target, self.config.slots, ring)
-
-    def _resolve_window(self, speculation: Speculation) -> int:
-        assert self.drafting is not None  # for the type checker: callers checked
-        window, ring = speculation.draft_window, self.drafting.ring
-        if window is None:
-            return ring
-        wanted = self.max_context if window == "full" else min(window, self.max_context)
-        if wanted > ring:
-            raise RequestError(
-                "speculation.draft_window", f"got {window}, the engine was started for {ring}"
-            )
-        return wanted

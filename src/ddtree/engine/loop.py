@@ -23,10 +23,11 @@ from ddtree.core import (
     layout_tree,
     top_candidates,
 )
+from ddtree.engine.choosing import choose, token_logprobs
 from ddtree.engine.drafting import Drafting
 from ddtree.engine.plan import verify_plan
 from ddtree.engine.pool import KVPool
-from ddtree.engine.request import Request
+from ddtree.engine.request import Request, TokenLogprob
 from ddtree.engine.timing import StageClock
 from ddtree.models.target import Target
 
@@ -46,9 +47,19 @@ class RoundResult:
     tree: DraftTree
     accepted: Acceptance
     tokens: list[list[int]]  # by row: accepted tokens, then the bonus
+    logprobs: list[list[TokenLogprob]]  # by row: of its tokens; empty where not asked for
     num_nodes: list[int]  # by row: draft nodes verified
-    faults: dict[int, str]  # row -> whose logits could not be used
+    faults: dict[int, str]  # row -> whose logits could not be used, or "bans" that left no token
     stage_seconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class FirstToken:
+    """A prompt's first token, with its log-probability if asked for; `fault` as in RoundResult."""
+
+    token: int
+    logprobs: list[TokenLogprob]
+    fault: str | None
 
 
 class RoundLoop:
@@ -75,19 +86,22 @@ class RoundLoop:
         with clock.stage("verify"):
             logits, features = self._verify(requests, rows)
         with clock.stage("accept"):
-            choices = greedy_choices(logits)
+            choices = choose(requests, tree, logits)
             accepted = accept(tree, rows, choices.tokens)
         with clock.stage("commit"):
             counts = accepted.num_accepted.tolist()
             self._commit(requests, accepted, counts, features)
             tokens = accepted.tokens.tolist()
             faults = dict.fromkeys(broken_drafts, "drafter")
-            faults |= dict.fromkeys(_rows_of(visited_faults(choices, accepted)), "target")
+            faults |= dict.fromkeys(_rows_of(visited(choices.barred, accepted)), "bans")
+            faults |= dict.fromkeys(_rows_of(visited(choices.invalid, accepted)), "target")
+        kept = [row[: count + 1] for row, count in zip(tokens, counts, strict=True)]
         return RoundResult(
             tuple(requests),
             tree,
             accepted,
-            [row[: count + 1] for row, count in zip(tokens, counts, strict=True)],
+            kept,
+            _logprobs(requests, logits, accepted, kept),
             tree.counts.tolist(),
             faults,
             clock.finish_round(),
@@ -103,9 +117,15 @@ class RoundLoop:
         return hidden[0, -1]
 
     @torch.inference_mode()
-    def choose(self, hidden: Tensor) -> "Choices":
-        """The target's token after one row's hidden state [E]."""
-        return greedy_choices(self.target.head(hidden)[None, None])
+    def first_token(self, request: Request, hidden: Tensor) -> FirstToken:
+        """The target's token after a prompt whose last row has hidden state [E]."""
+        logits = self.target.head(hidden)[None, None]
+        choices = choose([request], empty_tree(1, logits.device), logits)
+        token = int(choices.tokens)
+        top = request.sampling.logprobs
+        found = [] if top is None else token_logprobs(logits[0], [token], top)
+        fault = "target" if bool(choices.invalid) else "bans" if bool(choices.barred) else None
+        return FirstToken(token, found, fault)
 
     @torch.inference_mode()
     def extend(
@@ -193,29 +213,27 @@ class RoundLoop:
                 request.pending = features[b, accepted.rows[b, : count + 1]]
 
 
-@dataclass(frozen=True)
-class Choices:
-    """The target's token at each row, [B, M]; `invalid` marks rows with NaN or +inf logits."""
-
-    tokens: Tensor
-    invalid: Tensor
-
-
-def greedy_choices(logits: Tensor) -> Choices:
-    """The argmax of logits [B, M, V], the lowest id among equals.
-
-    In float32: the same values as bfloat16 ones, and several times faster on a CPU.
-    """
-    best = (logits if logits.dtype is torch.float64 else logits.float()).max(-1)
-    return Choices(best.indices, best.values.isnan() | (best.values == torch.inf))
-
-
-def visited_faults(choices: Choices, accepted: Acceptance) -> Tensor:
-    """[B, A]: unusable choices at rows the walk visited; what it never visited changes nothing."""
+def visited(flags: Tensor, accepted: Acceptance) -> Tensor:
+    """[B, A]: flags [B, M] at rows the walk visited; what it never visited changes nothing."""
     columns = torch.arange(accepted.rows.shape[1], device=accepted.rows.device)
-    visited = columns <= accepted.num_accepted[:, None]
-    rows = torch.where(visited, accepted.rows, 0)
-    return choices.invalid.gather(1, rows) & visited
+    on_path = columns <= accepted.num_accepted[:, None]
+    rows = torch.where(on_path, accepted.rows, 0)
+    return flags.gather(1, rows) & on_path
+
+
+def _logprobs(
+    requests: Sequence[Request],
+    logits: Tensor,
+    accepted: Acceptance,
+    tokens: Sequence[Sequence[int]],
+) -> list[list[TokenLogprob]]:
+    """By request, log-probabilities of its new tokens at the rows that chose them."""
+    found: list[list[TokenLogprob]] = [[] for _ in requests]
+    for b, request in enumerate(requests):
+        if request.sampling.logprobs is not None:
+            rows = accepted.rows[b, : len(tokens[b])]
+            found[b] = token_logprobs(logits[b, rows], tokens[b], request.sampling.logprobs)
+    return found
 
 
 def _rows_of(flags: Tensor) -> list[int]:

@@ -1,4 +1,4 @@
-"""What a caller asks for: how to sample, how to speculate, how large the engine is."""
+"""What a caller asks for: how to speculate, how large the engine is."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,29 +10,6 @@ DraftWindow = int | Literal["full"]
 
 DEFAULT_BUDGET = 8
 DEFAULT_TOPK = 4
-
-
-@dataclass(frozen=True)
-class SamplingParams:
-    """Decoding is greedy: a temperature other than 0 is refused, never ignored.
-
-    `max_tokens` counts generated tokens, the stop token included. `stop_token_ids` are added to
-    the model's own end-of-sequence ids, which `ignore_eos` switches off.
-    """
-
-    max_tokens: int = 128
-    temperature: float = 0.0
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-
-    def __post_init__(self) -> None:
-        if self.max_tokens < 1:
-            raise RequestError("max_tokens", f"got {self.max_tokens}, expected at least 1")
-        if self.temperature != 0:
-            raise RequestError(
-                "temperature",
-                f"got {self.temperature}, but only 0 (greedy) is implemented; leave it out",
-            )
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
-from ddtree.engine.params import SamplingParams, Speculation
+from ddtree.core import LogitEdits
+from ddtree.engine.params import Speculation
+from ddtree.engine.sampling_params import SamplingParams
 from ddtree.records.rounds import GenerationStats
 
 State = Literal["waiting", "prefilling", "decoding", "finished"]
@@ -23,13 +26,25 @@ class ResolvedSpeculation:
     window: int
 
 
+@dataclass(frozen=True)
+class TokenLogprob:
+    """A generated token's raw log-probability under the target, and the best tokens' with theirs,
+    best first: before temperature, filters, penalties and bans."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
 @dataclass(eq=False)
 class Request:
     """Mutable state, owned by the engine; callers read it.
 
     `length` counts tokens whose keys are in the pool; the root (the last generated token) is not
     among them. `pending` holds target features of committed tokens that the drafter has not been
-    fed yet, for positions `length - len(pending)` and on: [n, F].
+    fed yet, for positions `length - len(pending)` and on: [n, F]. `seed` is the one in use,
+    drawn where the request named none. `edits` are those for the next token, None where logits
+    are used as they are. `logprobs` has one entry per output token if they were asked for.
     """
 
     number: int
@@ -37,6 +52,7 @@ class Request:
     sampling: SamplingParams
     speculation: Speculation
     resolved: ResolvedSpeculation
+    seed: int
     stop_ids: frozenset[int]
     limit: int  # generated tokens at most, the context's end included
     stats: GenerationStats
@@ -44,7 +60,9 @@ class Request:
     slot: int = -1
     length: int = 0
     output: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
     pending: Tensor | None = None
+    edits: LogitEdits | None = None
     finish_reason: FinishReason | None = None
     error: str | None = None
     first_token_s: float | None = None
@@ -65,6 +83,8 @@ class Request:
             "budget": self.resolved.budget,
             "topk": self.resolved.topk,
             "draft_window": self.resolved.window if self.speculates else None,
+            "temperature": self.sampling.temperature,
+            "seed": self.seed if self.sampling.temperature > 0 else None,
             "prompt_tokens": stats.prompt_tokens,
             "completion_tokens": stats.completion_tokens,
             "rounds": stats.rounds,
@@ -81,6 +101,12 @@ class Request:
     def root(self) -> int:
         """The last committed token, next to be decoded."""
         return self.output[-1]
+
+    @property
+    def root_position(self) -> int:
+        """Absolute position of the last token, after which the next is chosen; a prompt's last
+        token before the first round."""
+        return len(self.prompt) + len(self.output) - 1
 
     @property
     def speculates(self) -> bool:
@@ -109,6 +135,11 @@ class Request:
         if not self.output:
             self.first_token_s = self.last_token_s
         self.output.extend(kept)
+        if self.edits is not None:
+            for token in kept:
+                self.edits = self.edits.advance(
+                    torch.tensor([token], device=self.edits.bias.device)
+                )
         self.stats.completion_tokens += len(kept)
         self.stats.cut_tokens += len(tokens) - len(kept)
         return kept

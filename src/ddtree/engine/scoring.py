@@ -1,25 +1,56 @@
 """Teacher-forced scores of given tokens: what the target would have chosen at every position."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from ddtree.core import LogitEdits, edge_margins, gumbel, rank
+from ddtree.core.walk import widened
+from ddtree.engine.choosing import SeededSampling, make_edits, make_rules
 from ddtree.engine.loop import RoundLoop
 from ddtree.errors import EngineError
+
+# Stands for infinity: scores go through JSON.
+FAR = 1e30
+# Tokens that a filter dropped are listed if they are at most this far from its edge, in logits.
+_NEAR_EDGE = 0.5
+
+
+@dataclass(frozen=True)
+class SampledScore:
+    """A position as a request with sampling parameters sees it: after bias, penalties and bans.
+
+    A score is the edited logit plus temperature times the keyed noise, so that the best score
+    among kept tokens is the token to be chosen and gaps are in logits. An edge says by how much
+    logits would have to move until a filter decided otherwise: above 0 for kept tokens, at most 0
+    for others. Both are within -FAR and FAR. `before` and `share`: the final distribution's mass
+    of better tokens and of the given one.
+
+    top_ids, top_scores, top_edges: tokens that are kept or nearly so, by score, best first.
+    """
+
+    score: float
+    edge: float
+    before: float
+    share: float
+    top_ids: tuple[int, ...]
+    top_scores: tuple[float, ...]
+    top_edges: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class Score:
     """One scored position: the given token's raw logit and log-probability, and the best tokens
-    with their raw logits, best first."""
+    with their raw logits, best first. `sampled` where sampling parameters were given."""
 
     token_id: int
     token_logit: float
     token_logprob: float
     top_ids: tuple[int, ...]
     top_logits: tuple[float, ...]
+    sampled: SampledScore | None = None
 
 
 @dataclass(eq=False)
@@ -27,7 +58,8 @@ class ScoreJob:
     """Scores `ids[first:]`, position by position, in one slot.
 
     The first `first` tokens are prefilled like a prompt; the rest are decoded `rows` tokens per
-    pass. With rows = 1 the arithmetic is that of decoding one token at a time.
+    pass. With rows = 1 the arithmetic is that of decoding one token at a time. With `sampling`
+    the first `first` tokens count as the prompt and the rest as the output.
     """
 
     ids: tuple[int, ...]
@@ -35,11 +67,14 @@ class ScoreJob:
     rows: int
     top: int
     chunk: int
+    sampling: SeededSampling | None = None
+    stop_ids: frozenset[int] = frozenset()
     slot: int = -1
     length: int = 0
     scores: list[Score] = field(default_factory=list)
     finished: bool = False
     _passes: Iterator[None] | None = None
+    _edits: LogitEdits | None = None
 
     def advance(self, loop: RoundLoop) -> None:
         """One forward pass; `finished` is set after the last."""
@@ -63,11 +98,13 @@ class ScoreJob:
     @torch.inference_mode()
     def _score(self, loop: RoundLoop, hidden: Tensor) -> None:
         """Rows of hidden [1, S, E] predict the S tokens after those already scored."""
-        logits = loop.target.head(hidden)[0].double()  # [S, V]
+        raw = loop.target.head(hidden)[0]  # [S, V]
+        logits = raw.double()
         given = self.ids[self.first + len(self.scores) :][: len(logits)]
         total = torch.logsumexp(logits, -1)
         if not bool(total.isfinite().all()):
             raise EngineError("the target's logits hold NaN or infinity; scores would mean nothing")
+        sampled = self._sampled(raw, given)
         best = torch.sort(logits, dim=-1, descending=True, stable=True)
         for row, token in enumerate(given):
             logit = float(logits[row, token])
@@ -78,5 +115,61 @@ class ScoreJob:
                     logit - float(total[row]),
                     tuple(best.indices[row, : self.top].tolist()),
                     tuple(best.values[row, : self.top].tolist()),
+                    sampled[row],
                 )
             )
+
+    def _sampled(self, logits: Tensor, given: Sequence[int]) -> list[SampledScore | None]:
+        """Sampled scores at rows of logits [S, V] that predict `given`, edits one token on each."""
+        if self.sampling is None:
+            return [None] * len(given)
+        found: list[SampledScore | None] = []
+        for row, token in enumerate(given):
+            values = widened(logits[row : row + 1])
+            if self.sampling.params.has_edits:
+                if self._edits is None:
+                    params, prompt = self.sampling.params, self.ids[: self.first]
+                    edits = make_edits(params, prompt, self.stop_ids, values.shape[-1])
+                    self._edits = edits.to(values.device)
+                values = self._edits.apply(values)
+                self._edits = self._edits.advance(torch.tensor([token], device=values.device))
+            position = self.first + len(self.scores) + row
+            found.append(_sampled_score(values, self.sampling, position, (token, self.top)))
+        return found
+
+
+def _sampled_score(
+    logits: Tensor, sampling: SeededSampling, position: int, wanted: tuple[int, int]
+) -> SampledScore:
+    """`wanted`: the given token and how many of the best to list; logits [1, V] are edited."""
+    token, top = wanted
+    temperature = sampling.params.temperature
+    if temperature == 0:
+        order = torch.sort(logits, dim=-1, descending=True, stable=True)
+        ids, scores = order.indices[0], order.values[0].double()
+        edges = torch.where(scores > -torch.inf, torch.inf, -torch.inf)
+        shares = torch.zeros_like(scores)
+        shares[0] = 1.0
+    else:
+        rules = make_rules([sampling], logits)
+        ranked = rank(logits, rules)
+        ids = ranked.ids[0]
+        place = torch.tensor([position], device=ids.device)
+        noise = gumbel(rules.seeds, place, ids)
+        scores = logits[0].double().gather(0, ids) + temperature * noise
+        edges = temperature * edge_margins(ranked, rules)[0]
+        shares = ranked.scaled[0].masked_fill(~ranked.kept[0], -torch.inf).softmax(-1)
+    at = int((ids == token).nonzero())
+    scores, edges = scores.clamp(-FAR, FAR), edges.clamp(-FAR, FAR)
+    listed = torch.where(edges > -_NEAR_EDGE, scores, -torch.inf)
+    best = torch.sort(listed, descending=True, stable=True).indices[:top]
+    best = best[listed[best] > -torch.inf]
+    return SampledScore(
+        float(scores[at]),
+        float(edges[at]),
+        float(shares[:at].sum()),
+        float(shares[at]),
+        tuple(ids[best].tolist()),
+        tuple(scores[best].tolist()),
+        tuple(edges[best].tolist()),
+    )

@@ -1,0 +1,170 @@
+"""One token from the target's processed distribution, by Gumbel's argmax.
+
+The distribution of a row of logits, in this order: temperature, top_k, top_p, min_p, each on what
+the one before kept, renormalised. Exactly k tokens survive top_k; equal logits rank by lower id.
+The token is argmax(log p + noise) over what survives, which is one draw from p (Gumbel, 1954), and
+with noise keyed by (seed, position, token id) the same draw for every method and batch.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ddtree.core.noise import approximate_gumbel, gumbel
+
+# Most nuclei lie within this many best tokens; a full sort of a row costs ten times as much.
+POOL = 1024
+# Tokens whose exact noise is compared, taken by approximate noise: more than one within its error
+# is already a rarity.
+_CONTENDERS = 4
+
+
+@dataclass(frozen=True)
+class SamplingRules:
+    """How each of B requests chooses its tokens: [B] tensors on the logits' device.
+
+    seeds: int64. temperatures: float64, 0 takes the best token. top_k: int64, at least 1; V or
+    more keeps all. top_p: float64 in (0, 1]. min_p: float64 in [0, 1].
+    """
+
+    seeds: Tensor
+    temperatures: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+
+    def take(self, rows: Tensor) -> "SamplingRules":
+        """The rules of requests `rows` [n]."""
+        return SamplingRules(
+            *(
+                values.index_select(0, rows)
+                for values in (
+                    self.seeds,
+                    self.temperatures,
+                    self.top_k,
+                    self.top_p,
+                    self.min_p,
+                )
+            )
+        )
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Tokens of n rows, best first, equal logits by lower id.
+
+    ids: [n, K] int64. scaled: [n, K] float64, (logit - the row's largest) / temperature.
+    kept: [n, K] bool, what the filters keep. mass: [n, K] float64, the probability of all better
+    tokens as top_p sees it: after temperature and top_k.
+    """
+
+    ids: Tensor
+    scaled: Tensor
+    kept: Tensor
+    mass: Tensor
+
+
+def sample(logits: Tensor, rules: SamplingRules, positions: Tensor) -> Tensor:
+    """Tokens [n] drawn from logits [n, V] (float32 or float64, temperatures above 0).
+
+    positions: [n] absolute positions of the tokens to be drawn. -inf logits have no chance.
+    """
+    vocab = logits.shape[-1]
+    scaled = _scale(logits, rules.temperatures)
+    tokens = torch.empty_like(positions)
+    filtered = (rules.top_k < vocab) | (rules.top_p < 1)
+    rows = filtered.nonzero()[:, 0]
+    if len(rows):
+        some = rules.take(rows)
+        pool, sure = _pool(logits[rows], scaled[rows], some)
+        tokens[rows] = _draw(pool.ids, pool.scaled, pool.kept, some, positions[rows])
+        # What the pool can't decide needs the whole vocabulary in order.
+        for row in rows[~sure].tolist():
+            one = torch.tensor([row], device=rows.device)
+            ranked = rank(logits[one], rules.take(one))
+            tokens[row] = _draw(
+                ranked.ids, ranked.scaled, ranked.kept, rules.take(one), positions[one]
+            )[0]
+    rows = (~filtered).nonzero()[:, 0]
+    if len(rows):
+        some, values = rules.take(rows), scaled[rows]
+        ids = torch.arange(vocab, device=logits.device).expand_as(values)
+        kept = values >= some.min_p.log()[:, None]
+        tokens[rows] = _draw(ids, values, kept, some, positions[rows])
+    return tokens
+
+
+def rank(logits: Tensor, rules: SamplingRules) -> Ranked:
+    """All V tokens of logits [n, V] with what the filters keep: the slow twin of the pool that
+    `sample` looks at, and what scores are made of."""
+    ids = torch.sort(logits, dim=-1, descending=True, stable=True).indices
+    scaled = _scale(logits, rules.temperatures).gather(-1, ids)
+    return _filter(ids, scaled, scaled.exp().sum(-1), rules)
+
+
+def log_probabilities(logits: Tensor, rules: SamplingRules) -> Tensor:
+    """The processed distribution of logits [n, V] as log-probabilities [n, V] in float64, -inf
+    for what a filter removed."""
+    ranked = rank(logits, rules)
+    kept = ranked.scaled.masked_fill(~ranked.kept, -torch.inf)
+    return torch.empty_like(kept).scatter_(-1, ranked.ids, kept.log_softmax(-1))
+
+
+def best_token(logits: Tensor) -> Tensor:
+    """The argmax of logits [..., V], the lowest id among equals."""
+    return logits.max(-1).indices
+
+
+def _scale(logits: Tensor, temperatures: Tensor) -> Tensor:
+    """(logit - largest) / temperature in float64: no temperature above 0 overflows to NaN."""
+    values = logits.double()
+    return (values - values.amax(-1, keepdim=True)) / temperatures[:, None]
+
+
+def _pool(logits: Tensor, scaled: Tensor, rules: SamplingRules) -> tuple[Ranked, Tensor]:
+    """The best POOL tokens filtered, and [n] bool where that is what the whole row would give."""
+    size = min(POOL, logits.shape[-1])
+    # topk promises no order among equals, and takes any of those equal to its last value.
+    found = logits.topk(size, dim=-1)
+    ids, order = found.indices.sort(-1)
+    values = found.values.gather(-1, order)
+    values, order = torch.sort(values, dim=-1, descending=True, stable=True)
+    ids = ids.gather(-1, order)
+    whole = size == logits.shape[-1]
+    certain = values > values[:, -1:] if not whole else torch.ones_like(values, dtype=torch.bool)
+    ranked = _filter(ids, scaled.gather(-1, ids), scaled.exp().sum(-1), rules)
+    count = certain.sum(-1)
+    # Decided within the certain tokens: by top_k, or by top_p where top_k keeps everything (its
+    # mass would need the order beyond the pool otherwise).
+    ends = (ranked.mass >= rules.top_p[:, None]) & certain
+    sure = (rules.top_k <= count) | ((rules.top_k >= logits.shape[-1]) & ends.any(-1))
+    return ranked, sure | whole
+
+
+def _filter(ids: Tensor, scaled: Tensor, total: Tensor, rules: SamplingRules) -> Ranked:
+    """Filters on tokens in order; `total` [n] is the sum of exp(scaled) over the vocabulary."""
+    ranks = torch.arange(ids.shape[-1], device=ids.device)
+    in_top_k = ranks < rules.top_k[:, None]
+    weights = scaled.exp() * in_top_k
+    limited = rules.top_k < ids.shape[-1]
+    total = torch.where(limited, weights.sum(-1), total)
+    shares = weights / total[:, None]
+    mass = shares.cumsum(-1) - shares
+    # The first token is always kept: rounding can't empty a row.
+    in_top_p = (mass < rules.top_p[:, None]) | (ranks == 0) | (rules.top_p >= 1)[:, None]
+    in_min_p = scaled >= rules.min_p.log()[:, None]
+    return Ranked(ids, scaled, in_top_k & in_top_p & in_min_p, mass)
+
+
+def _draw(
+    ids: Tensor, scaled: Tensor, kept: Tensor, rules: SamplingRules, positions: Tensor
+) -> Tensor:
+    """argmax(scaled + noise) over kept tokens [n, K], the lowest id among equals."""
+    seeds, positions = rules.seeds[:, None], positions[:, None]
+    values = scaled.masked_fill(~kept, -torch.inf)
+    rough = values + approximate_gumbel(seeds, positions, ids)
+    few = rough.topk(min(_CONTENDERS, ids.shape[-1]), dim=-1).indices
+    ids, order = ids.gather(-1, few).sort(-1)
+    exact = values.gather(-1, few.gather(-1, order)) + gumbel(seeds, positions, ids)
+    return ids.gather(-1, exact.max(-1, keepdim=True).indices)[:, 0]

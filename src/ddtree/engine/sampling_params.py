@@ -1,0 +1,99 @@
+"""How a request's tokens are chosen, checked field by field."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ddtree.errors import RequestError
+
+# Best tokens whose log-probabilities a request may ask for, beside the chosen one's.
+MAX_LOGPROBS = 20
+SEED_BITS = 63
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """Greedy by default; a temperature above 0 samples from the target's own distribution.
+
+    max_tokens: generated tokens at most, the stop token included. temperature, then top_k (0 or
+    -1 keeps all), top_p in (0, 1], min_p in [0, 1] shape the distribution, in this order. seed:
+    keys the noise, so that a seed gives the same tokens with every method; None draws one.
+    repetition_penalty (1 none) sees prompt and output, presence_penalty and frequency_penalty the
+    output. logit_bias: token id to what is added to its logit, -inf bans it. bad_words: token
+    sequences that must not come out. min_tokens: generated tokens before a stop token may come.
+    stop_token_ids are added to the model's own end-of-sequence ids, which `ignore_eos` switches
+    off. logprobs: None, or how many of the best tokens' raw log-probabilities to keep beside the
+    chosen token's.
+    """
+
+    max_tokens: int = 128
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_integer("max_tokens", self.max_tokens, 1, None)
+        _check_number("temperature", self.temperature, 0.0, math.inf)
+        _check_integer("top_k", self.top_k, -1, None)
+        _check_number("top_p", self.top_p, 0.0, 1.0, above=True)
+        _check_number("min_p", self.min_p, 0.0, 1.0)
+        if self.seed is not None:
+            _check_integer("seed", self.seed, 0, 2**SEED_BITS - 1)
+        _check_number("repetition_penalty", self.repetition_penalty, 0.0, 2.0, above=True)
+        _check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _check_integer("min_tokens", self.min_tokens, 0, self.max_tokens)
+        if self.logprobs is not None:
+            _check_integer("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        for token, value in self.logit_bias.items():
+            if value != -math.inf:
+                _check_number(f"logit_bias[{token}]", value, -100.0, 100.0)
+        if any(len(word) == 0 for word in self.bad_words):
+            raise RequestError("bad_words", "holds an empty sequence, which nothing can avoid")
+
+    @property
+    def has_edits(self) -> bool:
+        """Whether logits are edited before a token is chosen, by what depends on the path."""
+        plain = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
+        return bool(plain != (1, 0, 0) or self.logit_bias or self.bad_words or self.min_tokens)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the argmax of the raw logits is the token."""
+        return self.temperature == 0 and not self.has_edits
+
+
+def _check_integer(name: str, value: int, least: int, most: int | None) -> None:
+    fits = isinstance(value, int) and not isinstance(value, bool)
+    if fits and least <= value and (most is None or value <= most):
+        return
+    limits = f"of at least {least}" if most is None else f"from {least} to {most}"
+    raise RequestError(name, f"got {value!r}, expected an integer {limits}")
+
+
+def _check_number(
+    name: str, value: float, least: float, most: float, *, above: bool = False
+) -> None:
+    """A finite number from `least` (or above it) to `most`."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if (
+        number
+        and math.isfinite(value)
+        and least <= value <= most
+        and not (above and value == least)
+    ):
+        return
+    low = f"above {least:g}" if above else f"of at least {least:g}"
+    high = "" if math.isinf(most) else f" and at most {most:g}"
+    raise RequestError(name, f"got {value!r}, expected a finite number {low}{high}")
