@@ -8,6 +8,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ddtree.records.sampling import Sampling
 from ddtree.verify.outputs import Output
 from ddtree.verify.scoring import Position
 
@@ -53,7 +54,9 @@ class Target:
         """`start`, then greedy from there, `tokens` in all."""
         return (*start, *self.greedy((*prompt, *start), tokens - len(start)))
 
-    async def score(self, token_ids: Sequence[int], score_from: int, rows: int) -> list[Position]:
+    async def score(
+        self, token_ids: Sequence[int], score_from: int, rows: int, sampling: Sampling
+    ) -> list[Position]:
         self.calls.append((score_from, rows))
         return [
             self._position(token_ids[:i], token_ids[i], rows)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from synthetic import ULP, Target, output
 
 from ddtree.errors import ConfigError, EndpointError
+from ddtree.records.sampling import Sampling
 from ddtree.verify.classify import Class, classify, judge, ulp
 from ddtree.verify.control import run_control
 from ddtree.verify.outputs import compare
@@ -90,8 +91,8 @@ def test_a_larger_gap_is_never_judged_milder(
 
 def test_rank_counts_higher_logits_so_equal_ones_share_it() -> None:
     position = Position(4, 5.0, (1, 2, 3, 4, 5), (9.0, 5.0, 5.0, 5.0, 1.0))
-    assert position.rank_of(5.0) == 2
-    assert position.rank_of(0.5) is None
+    assert judge(0, position, 4, 0, "bfloat16").rank == 2
+    assert judge(0, position, 9, 0, "bfloat16").rank is None
 
 
 def test_a_token_whose_logit_is_unknown_is_never_excused() -> None:
@@ -162,14 +163,18 @@ class Fixed:
     def __init__(self, *positions: Position) -> None:
         self.positions = positions
 
-    async def score(self, token_ids: object, score_from: int, rows: int) -> tuple[Position, ...]:
+    async def score(
+        self, token_ids: object, score_from: int, rows: int, sampling: object
+    ) -> tuple[Position, ...]:
         return self.positions
 
 
 class ByRows:
     """One token: margin 0.1 for token 1 in one row, for token 2 in several."""
 
-    async def score(self, token_ids: object, score_from: int, rows: int) -> tuple[Position, ...]:
+    async def score(
+        self, token_ids: object, score_from: int, rows: int, sampling: object
+    ) -> tuple[Position, ...]:
         ids = (1, 2) if rows == 1 else (2, 1)
         return (Position(1, 20.0 if rows == 1 else 19.9, ids, (20.0, 19.9)),)
 
@@ -181,6 +186,7 @@ def test_a_flip_moves_the_margin_of_the_same_two_tokens() -> None:
     assert (control.flips, control.quantile) == (1, pytest.approx(0.2))
 
 
+GREEDY = Sampling()
 GOOD = Position(2, 3.0, (1, 2), (4.0, 3.0))
 
 
@@ -199,16 +205,18 @@ GOOD = Position(2, 3.0, (1, 2), (4.0, 3.0))
 def test_nonsense_from_a_server_is_an_error(positions: tuple[Position, ...], words: str) -> None:
     scorer = CachedScorer(Fixed(*positions))
     with pytest.raises(EndpointError, match=words):
-        asyncio.run(scorer.score((1, 2), 1, 1))
+        asyncio.run(scorer.score((1, 2), 1, 1, GREEDY))
 
 
-def test_cache_tells_rows_and_texts_apart() -> None:
+def test_cache_tells_rows_texts_and_seeds_apart() -> None:
     target = Target()
     scorer = CachedScorer(target)
 
     async def ask() -> None:
         for text, rows in (((1, 2), 1), ((1, 2), 9), ((1, 3), 1), ((1, 2), 1)):
-            await scorer.score(text, 1, rows)
+            await scorer.score(text, 1, rows, GREEDY)
+        for seed in (1, 2, 1):
+            await scorer.score((1, 2), 1, 1, Sampling(0.7, seed=seed))
 
     asyncio.run(ask())
-    assert target.calls == [(1, 1), (1, 9), (1, 1)]
+    assert target.calls == [(1, 1), (1, 9), (1, 1), (1, 1), (1, 1)]

@@ -14,8 +14,10 @@ from ddtree.errors import DDTreeError, EndpointError
 from ddtree.records.arms import Arm
 from ddtree.records.ledger import Ledger
 from ddtree.records.requests import RequestRecord
+from ddtree.records.sampling import Sampling
 from ddtree.records.summary import Losslessness
 from ddtree.verify.control import ControlResult, run_control
+from ddtree.verify.endpoint_source import EndpointSource
 from ddtree.verify.grade import baseline_grade, grade_cell
 from ddtree.verify.outputs import Output
 from ddtree.verify.scoring import CachedScorer, Position
@@ -24,17 +26,16 @@ Cells = Mapping[tuple[int, Arm], str]
 
 
 @dataclass(frozen=True)
-class EndpointScorer:
-    """The server's scoring call as `verify` wants it."""
+class _ServerScorer:
+    """The scorer of whatever server runs now: it may be started again in between."""
 
     server: Connection
 
     async def score(
-        self, token_ids: Sequence[int], score_from: int, rows: int
-    ) -> tuple[Position, ...]:
-        """Positions score_from.. of the text."""
-        scores = await self.server.client.score(tuple(token_ids), score_from, rows)
-        return tuple(Position(s.token_id, s.token_logit, s.top_ids, s.top_logits) for s in scores)
+        self, token_ids: Sequence[int], score_from: int, rows: int, sampling: Sampling
+    ) -> Sequence[Position]:
+        source = EndpointSource(self.server.client)
+        return await source.score(token_ids, score_from, rows, sampling)
 
 
 def is_open(grade: Losslessness | None) -> bool:
@@ -144,7 +145,7 @@ class Grading:
 
     async def _connect(self, server: Connection, group: Group) -> None:
         """Have a scorer, if the server lives and can score."""
-        self._scorer = CachedScorer(EndpointScorer(server))
+        self._scorer = CachedScorer(_ServerScorer(server))
         await self._revive(server)
         probe = group.blocks[0][0].token_ids
         try:

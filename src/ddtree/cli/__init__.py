@@ -13,6 +13,7 @@ from ddtree.cli.doctor import doctor as doctor_command
 from ddtree.cli.generate import generate as generate_command
 from ddtree.cli.models import app as models_app
 from ddtree.cli.serve import serve as serve_command
+from ddtree.cli.verify import verify as verify_command
 from ddtree.errors import DDTreeError
 
 app = typer.Typer(
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 app.command("generate")(generate_command)
 app.command("serve")(serve_command)
+app.command("verify")(verify_command)
 app.command("doctor")(doctor_command)
 app.add_typer(models_app, name="models")
 app.add_typer(bench_app, name="bench")

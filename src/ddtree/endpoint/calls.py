@@ -1,9 +1,10 @@
 """What is asked of a server and what it answers, apart from the stream itself."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ddtree.records.arms import Arm
+from ddtree.records.sampling import Sampling
 
 
 @dataclass(frozen=True)
@@ -17,19 +18,20 @@ class Deadlines:
 
 @dataclass(frozen=True)
 class CompletionRequest:
-    """What to decode: greedy, up to `max_tokens`; `arm` None leaves the server's default."""
+    """What to decode, up to `max_tokens`; `arm` None leaves the server's default."""
 
     prompt: str | tuple[int, ...]
     max_tokens: int
     arm: Arm | None = None
     ignore_eos: bool = False
+    sampling: Sampling = field(default_factory=Sampling)
 
     def body(self) -> dict[str, Any]:
         """The JSON body of POST /v1/completions, the model's name left out."""
         body: dict[str, Any] = {
             "prompt": self.prompt if isinstance(self.prompt, str) else list(self.prompt),
             "max_tokens": self.max_tokens,
-            "temperature": 0,
+            **self.sampling.to_request(),
             "stream": True,
             "stream_options": {"include_usage": True},
             "return_token_ids": True,
@@ -52,13 +54,32 @@ class RequestLabel:
 
 
 @dataclass(frozen=True)
+class SampledPosition:
+    """A position as a sampled request sees it: logits after penalties, plus temperature times the
+    request's own noise. Edges say by how much logits would have to move until a filter decided
+    otherwise, above 0 for kept tokens. `before` and `share`: mass of better tokens and of the
+    given one. The best are kept or nearly so.
+    """
+
+    score: float
+    edge: float
+    before: float
+    share: float
+    best_ids: tuple[int, ...]
+    best_scores: tuple[float, ...]
+    best_edges: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class ScoredPosition:
     """The target's raw scores for one position, given the tokens before it.
 
-    `top_ids` and `top_logits` are its five best tokens, best first.
+    `top_ids` and `top_logits` are its best tokens, best first. `sampled` where the call named
+    sampling fields.
     """
 
     token_id: int
     token_logit: float
     top_ids: tuple[int, ...]
     top_logits: tuple[float, ...]
+    sampled: SampledPosition | None = None

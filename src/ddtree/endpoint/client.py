@@ -17,15 +17,19 @@ from ddtree.endpoint.calls import (
     CompletionRequest,
     Deadlines,
     RequestLabel,
+    SampledPosition,
     ScoredPosition,
 )
 from ddtree.endpoint.sse import SSEParser
 from ddtree.endpoint.stream import StreamState, error_text
 from ddtree.errors import EndpointError
 from ddtree.records.requests import RequestRecord
+from ddtree.records.sampling import Sampling
 
 T = TypeVar("T")
 
+# Best tokens to ask for: enough for a verdict; more where a filter may hide some of them.
+_TOP, _SAMPLED_TOP = 5, 20
 # Room for one read: a long stream must not be throttled by a small buffer.
 _READ_BUFFER_BYTES = 1 << 20
 
@@ -87,26 +91,35 @@ class ServerClient:
         return state.record(label.cell, label.attempt, label.block, label.prompt_id)
 
     async def score(
-        self, token_ids: tuple[int, ...], score_from: int, rows: int = 1
+        self,
+        token_ids: tuple[int, ...],
+        score_from: int,
+        rows: int = 1,
+        sampling: Sampling | None = None,
     ) -> list[ScoredPosition]:
         """Scores of positions score_from.. of `token_ids`, each given the tokens before it.
 
         `rows` 1 is one-row decoding, the reference; m scores m positions in one pass. score_from
-        is at least 1: nothing precedes position 0. EndpointError when the server gives no logits.
+        is at least 1: nothing precedes position 0. With `sampling` each position has `sampled`
+        besides, the first score_from tokens being the prompt. EndpointError when the server gives
+        no logits.
         """
         body: dict[str, Any] = {
             "prompt": list(token_ids),
             "echo": True,
-            "logprobs": 5,
+            "logprobs": _TOP if sampling is None else _SAMPLED_TOP,
             "max_tokens": 0,
-            "temperature": 0,
             "score_from": score_from,
             "score_rows": rows,
+            **({} if sampling is None else sampling.to_request()),
         }
         data = await self._json("POST", "/v1/completions", self._named(body))
         try:
             logprobs = data["choices"][0]["logprobs"]
-            return [_position(logprobs, i) for i in range(score_from, len(token_ids))]
+            return [
+                _position(logprobs, i, sampled=sampling is not None)
+                for i in range(score_from, len(token_ids))
+            ]
         except (KeyError, IndexError, TypeError) as error:
             raise EndpointError(
                 f"{self.url}: scoring answer lacks what was asked ({type(error).__name__}: "
@@ -205,12 +218,25 @@ class _DeadlineError(Exception):
         self.kind = kind
 
 
-def _position(logprobs: dict[str, Any], i: int) -> ScoredPosition:
+def _position(logprobs: dict[str, Any], i: int, *, sampled: bool) -> ScoredPosition:
     return ScoredPosition(
+        sampled=_sampled(logprobs, i) if sampled else None,
         token_id=int(logprobs["token_ids"][i]),
         token_logit=float(logprobs["token_logits"][i]),
         top_ids=tuple(int(t) for t in logprobs["top_ids"][i]),
         top_logits=tuple(float(z) for z in logprobs["top_logits"][i]),
+    )
+
+
+def _sampled(logprobs: dict[str, Any], i: int) -> SampledPosition:
+    return SampledPosition(
+        score=float(logprobs["scores"][i]),
+        edge=float(logprobs["edges"][i]),
+        before=float(logprobs["before"][i]),
+        share=float(logprobs["share"][i]),
+        best_ids=tuple(int(t) for t in logprobs["best_ids"][i]),
+        best_scores=tuple(float(z) for z in logprobs["best_scores"][i]),
+        best_edges=tuple(float(z) for z in logprobs["best_edges"][i]),
     )
 
 

@@ -252,6 +252,7 @@ class Engine:
                 progress.append(self._fail(request, result.faults[row]))
                 continue
             tokens = result.tokens[row]
+            request.ranks.append(tuple(result.ranks[row]))
             request.stats.add_round(len(tokens) - 1, result.num_nodes[row], result.stage_seconds)
             progress.append(self._extend(request, tokens, result.logprobs[row]))
         return progress

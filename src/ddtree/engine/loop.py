@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ddtree.core import (
     Acceptance,
+    Candidates,
     DraftTree,
     LevelwiseBuilder,
     VerifyRows,
@@ -23,6 +24,7 @@ from ddtree.core import (
     layout_tree,
     top_candidates,
 )
+from ddtree.core.coupling import coupled_candidates
 from ddtree.engine.choosing import choose, token_logprobs
 from ddtree.engine.drafting import Drafting
 from ddtree.engine.plan import verify_plan
@@ -48,6 +50,7 @@ class RoundResult:
     accepted: Acceptance
     tokens: list[list[int]]  # by row: accepted tokens, then the bonus
     logprobs: list[list[TokenLogprob]]  # by row: of its tokens; empty where not asked for
+    ranks: list[list[int]]  # by row: of its accepted nodes among their depth's candidates
     num_nodes: list[int]  # by row: draft nodes verified
     faults: dict[int, str]  # row -> whose logits could not be used, or "bans" that left no token
     stage_seconds: dict[str, float]
@@ -102,6 +105,7 @@ class RoundLoop:
             accepted,
             kept,
             _logprobs(requests, logits, accepted, kept),
+            _ranks(tree, accepted, counts),
             tree.counts.tolist(),
             faults,
             clock.finish_round(),
@@ -156,8 +160,7 @@ class RoundLoop:
         chosen = [i for i, r in enumerate(requests) if r.speculates]
         drafts = [requests[i].resolved for i in chosen]
         width, topk = max(d.budget for d in drafts), max(d.topk for d in drafts)
-        at_once = 1 if logits.device.type == "cpu" else None
-        candidates = top_candidates(logits, topk, at_once)
+        candidates = self._candidates([requests[i] for i in chosen], logits, topk)
         builder = self._builder(width, candidates.tokens.shape[2], logits.shape[1])
         budgets = torch.tensor([d.budget for d in drafts], device=logits.device)
         topks = torch.tensor([d.topk for d in drafts], device=logits.device)
@@ -166,6 +169,14 @@ class RoundLoop:
         if len(chosen) < len(requests):
             tree = tree.place(torch.tensor(chosen, device=logits.device), len(requests))
         return tree, broken
+
+    def _candidates(self, requests: Sequence[Request], logits: Tensor, topk: int) -> Candidates:
+        """Candidates of drafter logits [n, D, V], one row for each request."""
+        at_once = 1 if logits.device.type == "cpu" else None
+        coupling = None if self.drafting is None else self.drafting.coupling(requests)
+        if coupling is None:
+            return top_candidates(logits, topk, at_once)
+        return coupled_candidates(logits, topk, coupling, at_once)
 
     def _builder(self, width: int, topk: int, depth: int) -> LevelwiseBuilder:
         key = (width, topk)
@@ -219,6 +230,15 @@ def visited(flags: Tensor, accepted: Acceptance) -> Tensor:
     on_path = columns <= accepted.num_accepted[:, None]
     rows = torch.where(on_path, accepted.rows, 0)
     return flags.gather(1, rows) & on_path
+
+
+def _ranks(tree: DraftTree, accepted: Acceptance, counts: Sequence[int]) -> list[list[int]]:
+    """By request, ranks of its accepted nodes."""
+    if not tree.width:
+        return [[] for _ in counts]
+    nodes = (accepted.rows[:, 1:] - 1).clamp(min=0, max=tree.width - 1)
+    ranks = tree.ranks.gather(1, nodes).tolist()
+    return [row[:count] for row, count in zip(ranks, counts, strict=True)]
 
 
 def _logprobs(

@@ -44,7 +44,8 @@ class Request:
     among them. `pending` holds target features of committed tokens that the drafter has not been
     fed yet, for positions `length - len(pending)` and on: [n, F]. `seed` is the one in use,
     drawn where the request named none. `edits` are those for the next token, None where logits
-    are used as they are. `logprobs` has one entry per output token if they were asked for.
+    are used as they are. `logprobs` has one entry per output token if they were asked for,
+    `ranks` one per round: the accepted nodes' ranks among their depth's candidates.
     """
 
     number: int
@@ -61,6 +62,7 @@ class Request:
     length: int = 0
     output: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    ranks: list[tuple[int, ...]] = field(default_factory=list)
     pending: Tensor | None = None
     edits: LogitEdits | None = None
     finish_reason: FinishReason | None = None
@@ -90,6 +92,7 @@ class Request:
             "rounds": stats.rounds,
             "acceptance_length": stats.acceptance_length,
             "accepted_histogram": stats.accepted_histogram,
+            "accepted_ranks": self.ranks,
             "tree_nodes": stats.tree_nodes,
             "cut_tokens": stats.cut_tokens,
             "stage_seconds": stats.stage_seconds,

@@ -14,6 +14,8 @@ from ddtree.errors import EngineError
 
 # Stands for infinity: scores go through JSON.
 FAR = 1e30
+# A kept token's edge is above 0, even on the edge itself.
+_ON_EDGE = 1e-30
 # Tokens that a filter dropped are listed if they are at most this far from its edge, in logits.
 _NEAR_EDGE = 0.5
 
@@ -157,7 +159,8 @@ def _sampled_score(
         place = torch.tensor([position], device=ids.device)
         noise = gumbel(rules.seeds, place, ids)
         scores = logits[0].double().gather(0, ids) + temperature * noise
-        edges = temperature * edge_margins(ranked, rules)[0]
+        margins = temperature * edge_margins(ranked, rules)[0]
+        edges = torch.where(ranked.kept[0], margins.clamp(min=_ON_EDGE), margins)
         shares = ranked.scaled[0].masked_fill(~ranked.kept[0], -torch.inf).softmax(-1)
     at = int((ids == token).nonzero())
     scores, edges = scores.clamp(-FAR, FAR), edges.clamp(-FAR, FAR)

@@ -39,14 +39,16 @@ class Interval:
 
 @dataclass(frozen=True)
 class Losslessness:
-    """How an arm's greedy outputs compare with the baseline's, token by token.
+    """How an arm's outputs compare with the baseline's, token by token.
 
-    A first divergence is a near-tie when the baseline's own one-row logits put both tokens within
+    A divergence is a near-tie when the baseline's own one-row scores put both tokens within
     rounding of each other, a suspect when the gap is larger than the control explains, a bug
-    beyond that. The control scores the same prefixes without a drafter, one row against
+    beyond that. `filter_edges` of the near-ties are tokens that rounding moved across the edge of
+    a sampling filter. The control scores the same prefixes without a drafter, one row against
     `control_rows` rows: what the target's arithmetic alone moves. Gaps are in bf16 ULPs. Of the
     `tokens` that were compared `near_tie_tokens` are near-ties by themselves; `near_tie_excess` of
-    them are more than the control's flips explain, and as many outputs count as suspects.
+    them are more than the control's flips explain, and as many outputs count as suspects;
+    `tie_excess` exact ties are, and as many outputs count as bugs.
     """
 
     grade: Grade
@@ -63,6 +65,8 @@ class Losslessness:
     tokens: int = 0
     near_tie_tokens: int = 0
     near_tie_excess: int = 0
+    filter_edges: int = 0
+    tie_excess: int = 0
 
 
 @dataclass(frozen=True)

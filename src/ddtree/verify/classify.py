@@ -1,4 +1,4 @@
-"""Near-tie or bug: what a gap between two logits says about a token.
+"""Near-tie or bug: what a gap between two scores says about a token.
 
 Thresholds are in units of the last place of the highest logit, because that is what reordered
 sums of a correct model move.
@@ -11,7 +11,8 @@ from typing import Literal
 from ddtree.errors import ConfigError
 from ddtree.verify.scoring import Position
 
-Class = Literal["tie", "near-tie", "suspect", "bug"]
+Class = Literal["tie", "near-tie", "filter-edge", "suspect", "bug"]
+EXPLAINED: tuple[Class, ...] = ("tie", "near-tie", "filter-edge")
 
 # Explicit fraction bits: a unit in the last place of z is 2^(exponent of z - bits).
 _FRACTION_BITS = {"bfloat16": 7, "float16": 10, "float32": 23, "float64": 52}
@@ -26,8 +27,10 @@ class Finding:
     """A token that is not the reference's choice, at `index` of the arm's output.
 
     `of_baseline` marks the baseline's token at the first divergence, judged like the arm's.
-    `rank` is None outside the top five; `gap_ulps` is in units of the highest logit's last place
-    in bfloat16, whatever the model's dtype, so that gaps of all runs compare.
+    `rank` is None below all tops; `gap_ulps` is in units of the highest logit's last place in
+    bfloat16, whatever the model's dtype, so that gaps of all runs compare. A `filter-edge` is a
+    token that rounding can move across the edge of what top_k, top_p or min_p keep, `gap` then
+    being against the tokens that can't be moved. `filtered`: a filter drops the token, by far.
     """
 
     index: int
@@ -38,6 +41,7 @@ class Finding:
     gap_ulps: float
     verdict: Class
     of_baseline: bool = False
+    filtered: bool = False
 
 
 def ulp(value: float, dtype: str) -> float:
@@ -59,8 +63,8 @@ def classify(
 ) -> Class:
     """Judge a token that isn't the reference's choice.
 
-    `gap` is the highest logit minus the token's, `rank` the token's (1-based, None outside the
-    top five), `control_quantile` what the control explains (0 without one). In float32 and
+    `gap` is the highest score minus the token's, `rank` the token's (1-based, None below all
+    tops), `control_quantile` what the control explains (0 without one). In float32 and
     float64 there is nothing between a near-tie (gap under 1e-3) and a bug.
     """
     unit = ulp(top_logit, dtype)
@@ -86,22 +90,42 @@ def judge(
     baseline: bool = False,
 ) -> Finding:
     """Class `token_id` at a position of an output; `tolerance` is the control's quantile."""
-    top = position.top_logits[0]
-    logit = position.logit_of(token_id)
+    scale, choice = position.unit_logit, position.choice
+    found = position.find(token_id)
     # A token below the tops has at least the last one's gap: the least that can be held against it.
-    known = position.top_logits[-1] if logit is None else logit
-    rank = None if logit is None else position.rank_of(logit)
-    gap = top - known
-    verdict = classify(gap, rank, top, tolerance, dtype)
-    if logit is None and verdict in ("tie", "near-tie"):
+    score = position.top_scores[-1] if found is None else found.score
+    edge = math.inf if found is None else found.edge
+    near = near_gap(scale, tolerance, dtype)
+    rank, gap = _rank(position, score, found is not None), choice.score - score
+    # A negative gap belongs to a token that only a filter keeps from being the choice.
+    verdict = classify(max(gap, 0.0), rank, scale, tolerance, dtype) if edge > 0 else "bug"
+    if verdict not in EXPLAINED and -near < edge and min(edge, choice.edge) <= near:
+        firm = next((c for c in position.candidates if c.edge > near), None)
+        firm_gap = 0.0 if firm is None else max(firm.score - score, 0.0)
+        if classify(firm_gap, 1, scale, tolerance, dtype) in ("tie", "near-tie"):
+            verdict, gap = "filter-edge", firm_gap
+    if found is None and verdict in EXPLAINED:
         verdict = "suspect"
     return Finding(
         index=index,
         token_id=token_id,
-        reference_id=position.top_ids[0],
+        reference_id=choice.token_id,
         rank=rank,
-        gap=gap,
-        gap_ulps=gap / gap_unit(top),
+        gap=abs(gap),
+        gap_ulps=abs(gap) / gap_unit(scale),
         verdict=verdict,
         of_baseline=baseline,
+        filtered=edge <= -near,
     )
+
+
+def near_gap(scale: float, tolerance: float, dtype: str) -> float:
+    """The largest move of a logit that counts as rounding."""
+    return _EXACT_GAP if dtype in _EXACT_DTYPES else max(2 * ulp(scale, dtype), tolerance)
+
+
+def _rank(position: Position, score: float, known: bool) -> int | None:
+    """1 + the number of better tokens among those that filters keep; None below all of them."""
+    kept = [candidate.score for candidate in position.candidates if candidate.edge > 0]
+    higher = sum(other > score for other in kept)
+    return None if not known or higher == len(position.candidates) else higher + 1

@@ -1,11 +1,12 @@
 """The control: what the target's arithmetic moves by itself, without any drafter."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ddtree.verify.classify import gap_unit, judge
+from ddtree.verify.classify import Class, gap_unit, judge
 from ddtree.verify.outputs import Output
 from ddtree.verify.scoring import Position, Scorer
 
@@ -16,10 +17,10 @@ _CONTROL_QUANTILE = 0.999
 class ControlResult:
     """One row against `rows` rows on the same prefixes, no drafter.
 
-    `flips` counts positions whose best token changed, `faults` those flips that rounding can't
-    explain. `quantile` is the 99.9 % quantile of how far the margin between the reference's two
-    best tokens moved, in logits; of at most 1,000 positions that is the largest move.
-    `largest_gap_ulps` is the furthest it moved, in bfloat16's last places.
+    `flips` counts positions whose token changed, `tie_flips` those between equal scores, `faults`
+    those that rounding can't explain. `quantile` is the 99.9 % quantile of how far the margin
+    between the reference's two best tokens moved, in logits; of at most 1,000 positions that is
+    the largest move. `largest_gap_ulps` is the furthest it moved, in bfloat16's last places.
     """
 
     rows: int
@@ -28,6 +29,7 @@ class ControlResult:
     faults: int
     quantile: float
     largest_gap_ulps: float
+    tie_flips: int = 0
 
     @property
     def tolerance(self) -> float:
@@ -43,33 +45,39 @@ async def run_control(
     `rows` is the widest arm's budget + 1.
     """
     moves, units = [], []
-    flips = faults = 0
+    flips: Counter[Class] = Counter()
     for output in baselines:
         text, start = output.prompt + output.token_ids, len(output.prompt)
-        one = await scorer.score(text, start, 1)
-        many = await scorer.score(text, start, rows)
+        one = await scorer.score(text, start, 1, output.sampling)
+        many = await scorer.score(text, start, rows, output.sampling)
         for alone, beside in zip(one, many, strict=True):
-            if not (alone.has_logits and beside.has_logits and len(alone.top_ids) > 1):
+            if not (alone.has_scores and beside.has_scores):
                 return None
             moves.append(_margin_move(alone, beside))
-            units.append(gap_unit(alone.top_logits[0]))
-            if beside.top_ids[0] != alone.top_ids[0]:
-                flips += 1
-                other = beside.top_ids[0]
-                faults += judge(0, alone, other, 0.0, dtype).verdict == "bug"
+            units.append(gap_unit(alone.unit_logit))
+            other = beside.choice.token_id
+            if other != alone.choice.token_id:
+                flips[judge(0, alone, other, 0.0, dtype).verdict] += 1
     if not moves:
         return None
     # The largest of few moves more often lies below the true quantile than above it: as strict a
     # bound, and unlike a fixed one it follows the model. The rate of near-ties is tested besides.
     quantile = float(np.quantile(np.array(moves), _CONTROL_QUANTILE, method="higher"))
     largest = max(move / unit for move, unit in zip(moves, units, strict=True))
-    return ControlResult(rows, len(moves), flips, faults, quantile, largest)
+    return ControlResult(
+        rows, len(moves), flips.total(), flips["bug"], quantile, largest, flips["tie"]
+    )
 
 
 def _margin_move(alone: Position, beside: Position) -> float:
-    """How far the margin between the reference's two best tokens moves in the wider pass."""
-    best, second = alone.top_ids[:2]
-    floor = beside.top_logits[-1]
-    margins = [beside.logit_of(token) for token in (best, second)]
-    high, low = (floor if logit is None else logit for logit in margins)
-    return abs((alone.top_logits[0] - alone.top_logits[1]) - (high - low))
+    """How far the margin between the reference's two best tokens moves in the wider pass; 0 where
+    filters leave less than two to compare."""
+    if len(alone.candidates) < 2:
+        return 0.0
+    best, second = alone.candidates[:2]
+    floor = beside.top_scores[-1]
+    found = [beside.find(candidate.token_id) for candidate in (best, second)]
+    if beside.top_edges and None in found:
+        return 0.0  # beyond a filter's edge: its score is not known
+    high, low = (floor if candidate is None else candidate.score for candidate in found)
+    return abs((best.score - second.score) - (high - low))

@@ -1,4 +1,7 @@
-"""Is an arm's greedy output the baseline's? Exact, exact up to near-ties, or not lossless.
+"""Is an arm's output the baseline's? Exact, exact up to near-ties, or not lossless.
+
+Greedy outputs have to be equal, and so have sampled ones of one seed where the server keys its
+noise by seed, position and token.
 
 Outputs that differ are scored whole, token by token, by one-row decoding of the target: after the
 first difference each token is judged on the arm's own prefix, so that one tie hides no later
@@ -11,18 +14,21 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ddtree.records.summary import Grade, Losslessness
-from ddtree.verify.classify import Finding, judge
+from ddtree.verify.classify import EXPLAINED, Finding, judge
 from ddtree.verify.control import ControlResult
 from ddtree.verify.outputs import Comparison, Output, compare
-from ddtree.verify.rate import near_tie_rate
-from ddtree.verify.scoring import Scorer
+from ddtree.verify.rate import near_tie_rate, tie_rate
+from ddtree.verify.scoring import Position, Scorer
 
-OutputClass = Literal["identical", "tie", "near-tie", "suspect", "bug", "unclassified"]
+OutputClass = Literal[
+    "identical", "tie", "near-tie", "filter-edge", "suspect", "bug", "unclassified"
+]
 
 _SEVERITY: tuple[OutputClass, ...] = (
     "identical",
     "tie",
     "near-tie",
+    "filter-edge",
     "unclassified",
     "suspect",
     "bug",
@@ -43,9 +49,13 @@ class OutputGrade:
 
     @property
     def near_ties(self) -> int:
-        """Tokens of the arm that are near-ties, ties included."""
-        explained = ("tie", "near-tie")
-        return sum(f.verdict in explained and not f.of_baseline for f in self.findings)
+        """Tokens of the arm that rounding explains: ties, near-ties, filter edges."""
+        return sum(f.verdict in EXPLAINED and not f.of_baseline for f in self.findings)
+
+    @property
+    def ties(self) -> int:
+        """Tokens of the arm whose score equals the choice's."""
+        return sum(f.verdict == "tie" and not f.of_baseline for f in self.findings)
 
 
 async def grade_output(
@@ -67,25 +77,46 @@ async def grade_output(
         return OutputGrade("bug", comparison)
     if scorer is None or comparison.first_divergence is None:
         return OutputGrade("unclassified", comparison)
-    start = len(arm.prompt)
-    positions = await scorer.score(arm.prompt + arm.token_ids, start, 1)
-    if not all(position.has_logits for position in positions):
+    positions = await scorer.score(arm.prompt + arm.token_ids, len(arm.prompt), 1, arm.sampling)
+    if not all(position.has_scores for position in positions):
         return OutputGrade("unclassified", comparison)
     tolerance = control.tolerance if control else 0.0
-    findings = [
-        judge(index, position, position.token_id, tolerance, dtype)
-        for index, position in enumerate(positions)
-        if position.token_id != position.top_ids[0]
-    ]
+    findings = _findings(positions, tolerance, dtype)
     first = comparison.first_divergence
     other = baseline.token_ids[first]
-    if other != positions[first].top_ids[0]:
+    if other != positions[first].choice.token_id:
         # Both outputs left the reference here, or the baseline alone did.
         findings.append(judge(first, positions[first], other, tolerance, dtype, baseline=True))
-    found: list[OutputClass] = [finding.verdict for finding in findings]
-    verdict = max(found, key=_SEVERITY.index)
     findings.sort(key=lambda finding: finding.index)
-    return OutputGrade(verdict, comparison, tuple(findings), len(arm.token_ids))
+    return OutputGrade(_worst(findings), comparison, tuple(findings), len(arm.token_ids))
+
+
+async def grade_baseline_output(
+    baseline: Output, scorer: Scorer, dtype: str, control: ControlResult | None
+) -> OutputGrade:
+    """Class the baseline's own output by one-row scoring of it, which repeats its arithmetic: what
+    is wrong with every arm alike shows here."""
+    text = baseline.prompt + baseline.token_ids
+    positions = await scorer.score(text, len(baseline.prompt), 1, baseline.sampling)
+    same = Comparison(True, None, None)
+    if not all(position.has_scores for position in positions):
+        return OutputGrade("unclassified", same)
+    findings = _findings(positions, control.tolerance if control else 0.0, dtype)
+    return OutputGrade(_worst(findings), same, tuple(findings), len(baseline.token_ids))
+
+
+def _findings(positions: Sequence[Position], tolerance: float, dtype: str) -> list[Finding]:
+    """A finding for each token that is not the reference's choice given its own prefix."""
+    return [
+        judge(index, position, position.token_id, tolerance, dtype)
+        for index, position in enumerate(positions)
+        if position.token_id != position.choice.token_id
+    ]
+
+
+def _worst(findings: Sequence[Finding]) -> OutputClass:
+    found: list[OutputClass] = [finding.verdict for finding in findings]
+    return max(found, key=_SEVERITY.index, default="identical")
 
 
 async def grade_cell(
@@ -108,22 +139,24 @@ def summarise_grades(grades: Sequence[OutputGrade], control: ControlResult | Non
     """A cell's losslessness from its outputs' grades; each output counts once, by its worst.
 
     Where the near-ties are more than the control explains, as many outputs as the excess become
-    suspects: which of them is not known.
+    suspects: which of them is not known. Where exact ties are, they become bugs: equal scores
+    went to another token than the lowest id.
     """
-    rate = near_tie_rate(
-        sum(grade.near_ties for grade in grades), sum(grade.tokens for grade in grades), control
-    )
+    tokens = sum(grade.tokens for grade in grades)
+    rate = near_tie_rate(sum(grade.near_ties for grade in grades), tokens, control)
+    ties = tie_rate(sum(grade.ties for grade in grades), tokens, control)
     verdicts = [grade.verdict for grade in grades]
     gaps = [finding.gap_ulps for grade in grades for finding in grade.findings]
-    explained = verdicts.count("tie") + verdicts.count("near-tie")
+    tied = min(ties.excess, verdicts.count("tie"))
+    explained = sum(verdicts.count(verdict) for verdict in EXPLAINED) - tied
     moved = min(rate.excess, explained)
     return Losslessness(
-        grade="not-lossless" if rate.excess else _grade(verdicts),
+        grade="not-lossless" if rate.excess or ties.excess else _grade(verdicts),
         outputs=len(verdicts),
         identical=verdicts.count("identical"),
         near_ties=explained - moved,
         suspects=verdicts.count("suspect") + moved,
-        bugs=verdicts.count("bug"),
+        bugs=verdicts.count("bug") + tied,
         largest_gap_ulps=max(gaps, default=None),
         control_rows=control.rows if control else None,
         control_positions=control.positions if control else 0,
@@ -132,6 +165,8 @@ def summarise_grades(grades: Sequence[OutputGrade], control: ControlResult | Non
         tokens=rate.tokens,
         near_tie_tokens=rate.near_ties,
         near_tie_excess=rate.excess,
+        filter_edges=verdicts.count("filter-edge"),
+        tie_excess=ties.excess,
     )
 
 

@@ -1,21 +1,26 @@
 """Two outputs of one prompt, compared by token ids; lengths that no logits could explain."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ddtree.errors import ConfigError
+from ddtree.records.sampling import Sampling
 
 
 @dataclass(frozen=True)
 class Output:
-    """A prompt and what greedy decoding gave for it, end-of-sequence token included.
+    """A prompt and what decoding gave for it, end-of-sequence token included.
 
-    `max_tokens` is the limit the request was sent with.
+    `max_tokens` is the limit the request was sent with, `sampling` its sampling, seed included.
+    `ranks` has one entry per round: the ranks, among their depth's candidates, of the draft tokens
+    it accepted; None where the server doesn't say.
     """
 
     prompt: tuple[int, ...]
     token_ids: tuple[int, ...]
     finish_reason: str | None
     max_tokens: int
+    sampling: Sampling = field(default_factory=Sampling)
+    ranks: tuple[tuple[int, ...], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -32,12 +37,14 @@ class Comparison:
 
 
 def compare(baseline: Output, arm: Output, eos_ids: frozenset[int] = frozenset()) -> Comparison:
-    """Compare two outputs of one prompt. ConfigError when the prompts differ.
+    """Compare two outputs of one prompt. ConfigError when prompts or sampling differ.
 
     `eos_ids` are the ids that end a sequence; leave them out where requests ignore them.
     """
     if baseline.prompt != arm.prompt:
         raise ConfigError("outputs of different prompts can't be compared; pair them by prompt id")
+    if baseline.sampling != arm.sampling:
+        raise ConfigError("outputs of different sampling or seed can't be compared token by token")
     if baseline.token_ids == arm.token_ids:
         fault = _finish_fault(baseline, arm)
         return Comparison(fault is None, None, fault)

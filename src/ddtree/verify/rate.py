@@ -28,10 +28,25 @@ def near_tie_rate(near_ties: int, tokens: int, control: ControlResult | None) ->
     """
     if control is None or not tokens:
         return NearTieRate(near_ties, tokens, 0)
+    # Flips that rounding can't explain excuse none.
+    return _rate(near_ties, tokens, control.flips - control.faults, control.positions)
+
+
+def tie_rate(ties: int, tokens: int, control: ControlResult | None) -> NearTieRate:
+    """The same for exact ties: tokens whose score equals the choice's, which has the lowest id.
+
+    One pass of several rows can break a tie of one-row decoding either way, so a tie is no fault;
+    many more than the control's are a rule of choice that differs.
+    """
+    if control is None or not tokens:
+        return NearTieRate(ties, tokens, 0)
+    return _rate(ties, tokens, control.tie_flips, control.positions)
+
+
+def _rate(near_ties: int, tokens: int, flips: int, positions: int) -> NearTieRate:
     # Identical outputs belong in `tokens`: counting only outputs that differ would select for
-    # near-ties. Flips that rounding can't explain excuse none.
-    flips = control.flips - control.faults
-    share = tokens / (tokens + control.positions)
+    # near-ties.
+    share = tokens / (tokens + positions)
 
     def is_excess(count: int) -> bool:
         return _tail(count, count + flips, share) < 1 - LEVEL

@@ -1,0 +1,94 @@
+"""An engine in this process as the losslessness procedure wants it, without HTTP."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase as Tokenizer
+
+from ddtree.endpoint.calls import SampledPosition
+from ddtree.engine import SampledScore, SamplingParams, Score, Speculation
+from ddtree.errors import EngineError
+from ddtree.records.sampling import Sampling
+from ddtree.serve.worker import EngineWorker
+from ddtree.verify.endpoint_source import sampled_position
+from ddtree.verify.outputs import Output
+from ddtree.verify.scoring import Position
+from ddtree.verify.source import Call
+
+_TOP, _SAMPLED_TOP = 5, 20
+
+
+@dataclass(frozen=True)
+class EngineSource:
+    """Generates and scores on a started worker's engine. `tokenizer` None can't encode text."""
+
+    worker: EngineWorker
+    tokenizer: Tokenizer | None = None
+
+    async def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of a prompt."""
+        assert self.tokenizer is not None  # for the type checker: callers with text have one
+        return tuple(self.tokenizer(text).input_ids)
+
+    async def generate(self, call: Call) -> Output:
+        """The output of one request; EngineError when it failed."""
+        request = self.worker.engine.make_request(
+            call.prompt, to_params(call.sampling, call.max_tokens), to_speculation(call)
+        )
+        async for _ in self.worker.submit(request).stream():
+            pass
+        if request.error is not None:
+            raise EngineError(f"{call.arm.label}: {request.error}")
+        return Output(
+            call.prompt,
+            tuple(request.output),
+            request.finish_reason,
+            call.max_tokens,
+            call.sampling,
+            tuple(request.ranks),
+        )
+
+    async def score(
+        self, token_ids: Sequence[int], score_from: int, rows: int, sampling: Sampling
+    ) -> tuple[Position, ...]:
+        """Positions score_from.. of the text."""
+        plain = sampling.is_plain
+        job = self.worker.engine.make_score(
+            token_ids,
+            score_from,
+            rows,
+            _TOP if plain else _SAMPLED_TOP,
+            None if plain else to_params(sampling, len(token_ids)),
+        )
+        async for _ in self.worker.submit(job).stream():
+            pass
+        return tuple(map(_position, job.scores))
+
+
+def to_params(sampling: Sampling, max_tokens: int) -> SamplingParams:
+    """The engine's form."""
+    return SamplingParams(max_tokens=max_tokens, **sampling.to_request())  # type: ignore[arg-type]
+
+
+def to_speculation(call: Call) -> Speculation:
+    """The engine's form of an arm."""
+    arm = call.arm
+    return Speculation(arm.method, arm.budget, arm.topk, arm.draft_window)
+
+
+def _position(score: Score) -> Position:
+    if score.sampled is None:
+        return Position(score.token_id, score.token_logit, score.top_ids, score.top_logits)
+    return sampled_position(score.token_id, score.top_logits[0], _sampled(score.sampled))
+
+
+def _sampled(found: SampledScore) -> SampledPosition:
+    return SampledPosition(
+        found.score,
+        found.edge,
+        found.before,
+        found.share,
+        found.top_ids,
+        found.top_scores,
+        found.top_edges,
+    )

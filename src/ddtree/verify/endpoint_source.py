@@ -1,0 +1,75 @@
+"""A served endpoint as the procedure wants it: generation and scoring over HTTP."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddtree.endpoint.calls import CompletionRequest, SampledPosition, ScoredPosition
+from ddtree.endpoint.client import ServerClient
+from ddtree.errors import EndpointError
+from ddtree.records.requests import RequestRecord
+from ddtree.records.sampling import Sampling
+from ddtree.verify.outputs import Output
+from ddtree.verify.scoring import Position
+from ddtree.verify.source import Call
+
+
+@dataclass(frozen=True)
+class EndpointSource:
+    """Generates and scores through `client`."""
+
+    client: ServerClient
+
+    async def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of a prompt."""
+        return await self.client.tokenize(text)
+
+    async def generate(self, call: Call) -> Output:
+        """The output of one request; EndpointError when it failed."""
+        request = CompletionRequest(call.prompt, call.max_tokens, call.arm, sampling=call.sampling)
+        record = await self.client.stream_completion(request)
+        if record.error is not None:
+            raise EndpointError(f"{self.client.url}: {call.arm.label}: {record.error}")
+        return output_of(record, call)
+
+    async def score(
+        self, token_ids: Sequence[int], score_from: int, rows: int, sampling: Sampling
+    ) -> tuple[Position, ...]:
+        """Positions score_from.. of the text."""
+        asked = None if sampling.is_plain else sampling
+        scores = await self.client.score(tuple(token_ids), score_from, rows, asked)
+        return tuple(map(to_position, scores))
+
+
+def output_of(record: RequestRecord, call: Call) -> Output:
+    """A finished request as the procedure compares it."""
+    ranks = (record.stats or {}).get("accepted_ranks")
+    return Output(
+        call.prompt,
+        record.token_ids,
+        record.finish_reason,
+        call.max_tokens,
+        call.sampling,
+        None if ranks is None else tuple(tuple(int(rank) for rank in path) for path in ranks),
+    )
+
+
+def to_position(scored: ScoredPosition) -> Position:
+    """Raw scores, or those of the request's sampling where it named any."""
+    if scored.sampled is None:
+        return Position(scored.token_id, scored.token_logit, scored.top_ids, scored.top_logits)
+    return sampled_position(scored.token_id, scored.top_logits[0], scored.sampled)
+
+
+def sampled_position(token_id: int, scale: float, sampled: SampledPosition) -> Position:
+    """A sampled position; `scale` is its highest raw logit."""
+    return Position(
+        token_id=token_id,
+        token_score=sampled.score,
+        top_ids=sampled.best_ids,
+        top_scores=sampled.best_scores,
+        token_edge=sampled.edge,
+        top_edges=sampled.best_edges,
+        scale=scale,
+        before=sampled.before,
+        share=sampled.share,
+    )
