@@ -5,6 +5,7 @@ import os
 import sys
 
 import pytest
+from tiny_server import tiny_server
 
 from ddtree.endpoint.launch import LaunchPlan, ServerProcess, free_port
 
@@ -23,3 +24,10 @@ def server_url(tmp_path_factory, smollm2):
         yield plan.url
     finally:
         process.stop()
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """A server with the tiny model, shared by the tests of this folder."""
+    with tiny_server() as server:
+        yield server

@@ -1,5 +1,6 @@
 """`ddtree generate`: decode one prompt in this process."""
 
+import dataclasses
 import json
 import sys
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from ddtree.cli.options import (
     expand,
     parse_window,
 )
-from ddtree.errors import ConfigError, EngineError
+from ddtree.errors import ConfigError
 
 if TYPE_CHECKING:
     from ddtree.engine import LoadedEngine, Request
@@ -40,9 +41,32 @@ def generate(
     topk: Annotated[int | None, typer.Option(help="ddtree: candidates kept at each depth.")] = None,
     draft_window: WindowOption = None,
     max_tokens: Annotated[int, typer.Option(help="Generated tokens at most.")] = 128,
-    temperature: Annotated[float, typer.Option(help="0 is greedy; nothing else exists yet.")] = 0.0,
-    top_p: Annotated[float | None, typer.Option(help="Not implemented yet.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Not implemented yet.")] = None,
+    temperature: Annotated[
+        float, typer.Option(help="Above 0 samples from the target's distribution; 0 is greedy.")
+    ] = 0.0,
+    top_p: Annotated[
+        float | None, typer.Option(help="Keep the fewest tokens that hold this much probability.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Keep this many tokens.")] = None,
+    min_p: Annotated[
+        float | None, typer.Option(help="Keep tokens of at least this share of the best one's.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Gives the same tokens with every method. Default: drawn.")
+    ] = None,
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Above 1 makes tokens of prompt and output less likely.")
+    ] = 1.0,
+    presence_penalty: Annotated[
+        float, typer.Option(help="Taken once from the logit of each token of the output.")
+    ] = 0.0,
+    frequency_penalty: Annotated[
+        float, typer.Option(help="Taken from a logit for each time the output holds the token.")
+    ] = 0.0,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(help="With --json: raw log-probabilities, beside this many best tokens'."),
+    ] = None,
     dtype: DtypeOption = "bfloat16",
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
@@ -52,17 +76,28 @@ def generate(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Continue a prompt, greedily, and say how the drafts fared."""
+    """Continue a prompt and say how the drafts fared."""
+    shaping = {"top_p": top_p, "top_k": top_k, "min_p": min_p, "seed": seed}
+    given = _given(temperature, shaping)
+    if show_tree and as_json:
+        raise ConfigError("--show-tree and --json exclude each other")
+    if logprobs is not None and not as_json:
+        raise ConfigError("--logprobs: is printed with --json only; give both")
     from ddtree.engine import SamplingParams, Speculation
 
-    _refuse_sampling(top_p, seed)
-    sampling = SamplingParams(max_tokens=max_tokens, temperature=temperature)
+    sampling = SamplingParams(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        logprobs=logprobs,
+        **given,
+    )
     speculation = None
     if (method, budget, topk, draft_window) != (None, None, None, None):
         window = parse_window(draft_window)
         speculation = Speculation(method or "ddtree", budget, topk, window)  # type: ignore[arg-type]
-    if show_tree and as_json:
-        raise ConfigError("--show-tree and --json exclude each other")
     text = _read_prompt(prompt)
     loaded = _load(
         ModelChoice(model, expand(drafter), dtype, device, threads),
@@ -78,6 +113,8 @@ def generate(
     request = loaded.engine.submit(ids, sampling, speculation)
     whole = _decode(loaded, request, stream=not (as_json or show_tree))
     result = {"text": whole, "finish_reason": request.finish_reason, **request.summary()}
+    if logprobs is not None:
+        result["logprobs"] = [dataclasses.asdict(entry) for entry in request.logprobs]
     if show_tree:
         typer.echo(whole)
     typer.echo(json.dumps(result) if as_json else _account(result), err=not as_json)
@@ -94,10 +131,13 @@ class ModelChoice:
     threads: int | None
 
 
-def _refuse_sampling(top_p: float | None, seed: int | None) -> None:
-    for name, value in (("--top-p", top_p), ("--seed", seed)):
-        if value is not None:
-            raise ConfigError(f"{name}: sampling is not implemented yet; leave it out")
+def _given(temperature: float, shaping: dict[str, Any]) -> dict[str, Any]:
+    """Options that were given; ConfigError for those that greedy decoding would ignore."""
+    given = {name: value for name, value in shaping.items() if value is not None}
+    if given and temperature == 0:
+        option = "--" + next(iter(given)).replace("_", "-")
+        raise ConfigError(f"{option}: has no effect at temperature 0; give --temperature")
+    return given
 
 
 def _read_prompt(prompt: str | None) -> str:
@@ -152,8 +192,8 @@ def _decode(loaded: "LoadedEngine", request: "Request", *, stream: bool) -> str:
                 pieces.append(decoder.finish())
             if stream:
                 typer.echo("".join(pieces[-2:]) if progress.finished else pieces[-1], nl=False)
-    if request.error is not None:
-        raise EngineError(request.error)
+    if request.failure is not None:
+        raise request.failure
     if stream:
         typer.echo()
     return "".join(pieces)
@@ -162,8 +202,10 @@ def _decode(loaded: "LoadedEngine", request: "Request", *, stream: bool) -> str:
 def _account(result: dict[str, Any]) -> str:
     """One line for people."""
     length, speed = result["acceptance_length"], result["decode_tokens_per_s"]
+    # With the seed a sampled output can be had again.
+    seed = "" if result["seed"] is None else f", seed {result['seed']}"
     return (
         f"[{result['method']}] {result['completion_tokens']} tokens, {result['rounds']} rounds, "
         f"acceptance length {'-' if length is None else f'{length:.2f}'}, "
-        f"{'-' if speed is None else f'{speed:.1f}'} tok/s, {result['finish_reason']}"
+        f"{'-' if speed is None else f'{speed:.1f}'} tok/s, {result['finish_reason']}{seed}"
     )

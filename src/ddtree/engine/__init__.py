@@ -5,12 +5,11 @@ from ddtree.engine.loading import DTYPES, LoadedEngine, load_engine
 from ddtree.engine.loop import RoundResult
 from ddtree.engine.params import DraftWindow, EngineConfig, Speculation
 from ddtree.engine.request import Request, TokenLogprob
-from ddtree.engine.sampling_params import MAX_LOGPROBS, SamplingParams
+from ddtree.engine.sampling_params import SamplingParams
 from ddtree.engine.scoring import SampledScore, Score, ScoreJob
 
 __all__ = [
     "DTYPES",
-    "MAX_LOGPROBS",
     "DraftWindow",
     "Engine",
     "EngineConfig",

@@ -269,12 +269,16 @@ class Engine:
 
     def _fail(self, request: Request, culprit: str) -> Progress:
         request.finish_reason = "error"
-        request.error = (
-            "logit_bias, bad_words and min_tokens left no token to choose: relax one of them"
-            if culprit == "bans"
-            else f"the {culprit}'s logits hold NaN or infinity: its checkpoint or dtype is "
-            "unusable here; nothing after this token can be trusted"
-        )
+        if culprit == "bans":
+            request.error_field = "logit_bias"
+            request.error = (
+                "logit_bias, bad_words and min_tokens together left no token; relax one of them"
+            )
+        else:
+            request.error = (
+                f"the {culprit}'s logits hold NaN or infinity: its checkpoint or dtype is "
+                "unusable here; nothing after this token can be trusted"
+            )
         self._release(request)
         return Progress(request, (), True)
 

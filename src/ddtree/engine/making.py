@@ -136,6 +136,7 @@ class RequestMaker:
 
     def _check_sampling(self, sampling: SamplingParams) -> None:
         self.check_ids("logit_bias", list(sampling.logit_bias))
+        self.check_ids("stop_token_ids", sampling.stop_token_ids)
         for word in sampling.bad_words:
             self.check_ids("bad_words", word)
 

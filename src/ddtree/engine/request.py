@@ -11,6 +11,7 @@ from torch import Tensor
 from ddtree.core import LogitEdits
 from ddtree.engine.params import Speculation
 from ddtree.engine.sampling_params import SamplingParams
+from ddtree.errors import DDTreeError, EngineError, RequestError
 from ddtree.records.rounds import GenerationStats
 
 State = Literal["waiting", "prefilling", "decoding", "finished"]
@@ -67,6 +68,7 @@ class Request:
     edits: LogitEdits | None = None
     finish_reason: FinishReason | None = None
     error: str | None = None
+    error_field: str | None = None
     first_token_s: float | None = None
     last_token_s: float | None = None
 
@@ -104,6 +106,15 @@ class Request:
     def root(self) -> int:
         """The last committed token, next to be decoded."""
         return self.output[-1]
+
+    @property
+    def failure(self) -> DDTreeError | None:
+        """What ended it, as an error: the request's own field, or the engine's models."""
+        if self.error is None:
+            return None
+        if self.error_field is None:
+            return EngineError(self.error)
+        return RequestError(self.error_field, self.error)
 
     @property
     def root_position(self) -> int:

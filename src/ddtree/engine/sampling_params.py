@@ -9,6 +9,7 @@ from ddtree.errors import RequestError
 # Best tokens whose log-probabilities a request may ask for, beside the chosen one's.
 MAX_LOGPROBS = 20
 SEED_BITS = 63
+_MOST = 2**SEED_BITS - 1
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,13 @@ class SamplingParams:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        _check_integer("max_tokens", self.max_tokens, 1, None)
+        _check_integer("max_tokens", self.max_tokens, 1, _MOST)
         _check_number("temperature", self.temperature, 0.0, math.inf)
-        _check_integer("top_k", self.top_k, -1, None)
+        _check_integer("top_k", self.top_k, -1, _MOST)
         _check_number("top_p", self.top_p, 0.0, 1.0, above=True)
         _check_number("min_p", self.min_p, 0.0, 1.0)
         if self.seed is not None:
-            _check_integer("seed", self.seed, 0, 2**SEED_BITS - 1)
+            _check_integer("seed", self.seed, 0, _MOST)
         _check_number("repetition_penalty", self.repetition_penalty, 0.0, 2.0, above=True)
         _check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
@@ -74,11 +75,10 @@ class SamplingParams:
         return self.temperature == 0 and not self.has_edits
 
 
-def _check_integer(name: str, value: int, least: int, most: int | None) -> None:
-    fits = isinstance(value, int) and not isinstance(value, bool)
-    if fits and least <= value and (most is None or value <= most):
+def _check_integer(name: str, value: int, least: int, most: int) -> None:
+    if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
         return
-    limits = f"of at least {least}" if most is None else f"from {least} to {most}"
+    limits = f"of at least {least}" if most == _MOST else f"from {least} to {most}"
     raise RequestError(name, f"got {value!r}, expected an integer {limits}")
 
 

@@ -1,7 +1,7 @@
 """The routes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,16 +12,10 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from ddtree.errors import DDTreeError, EngineError, RequestError
-from ddtree.models.text import TextStream, encode_chat
-from ddtree.serve.completions import (
-    CHAT,
-    COMPLETION,
-    Answer,
-    Shape,
-    Wishes,
-    error_body,
-    score_answer,
-)
+from ddtree.models.text import encode_chat
+from ddtree.serve.choices import Choices, make_choices
+from ddtree.serve.completions import CHAT, COMPLETION, Answer, Shape, Wishes, error_body
+from ddtree.serve.logprobs import TokenTexts
 from ddtree.serve.schema import (
     ChatRequest,
     CompletionRequest,
@@ -29,7 +23,8 @@ from ddtree.serve.schema import (
     GenerationFields,
     TokenizeRequest,
 )
-from ddtree.serve.worker import EngineWorker, Ticket
+from ddtree.serve.scores import score_answer
+from ddtree.serve.worker import EngineWorker
 
 
 @dataclass(frozen=True)
@@ -46,6 +41,7 @@ class Work:
 
     ids: list[int]
     max_tokens: int
+    logprobs: int | None
     shape: Shape
 
 
@@ -54,6 +50,7 @@ class _Server:
 
     def __init__(self, worker: EngineWorker, tokenizer: Tokenizer, info: ServerInfo) -> None:
         self.worker, self.tokenizer, self.info = worker, tokenizer, info
+        self.texts = TokenTexts(tokenizer)
 
     def check_model(self, name: str | None) -> None:
         if name is not None and name != self.info.model:
@@ -67,20 +64,38 @@ class _Server:
         return ids
 
     async def generate(self, call: Request, fields: GenerationFields, work: Work) -> Response:
-        request = self.worker.engine.make_request(
-            work.ids, fields.sampling(work.max_tokens), fields.to_speculation()
-        )
-        ticket = self.worker.submit(request)
+        engine, speculation, count = self.worker.engine, fields.to_speculation(), fields.choices()
+        engine.check_ids("stop_token_ids", fields.stop_token_ids or ())
+        sampling = fields.sampling(work.max_tokens, self.banned(fields), work.logprobs)
+        choices = make_choices(engine, self.tokenizer, work.ids, sampling, speculation, count)
         wishes = Wishes(fields.return_token_ids, fields.return_stats, fields.include_usage)
-        decoder = TextStream(self.tokenizer, work.ids)
-        answer = Answer(self.worker, ticket, decoder, work.shape, self.info.model, wishes)
+        running = Choices(self.worker, choices)
+        answer = Answer(running, self.texts, work.shape, self.info.model, wishes)
         if fields.stream:
             return StreamingResponse(answer.events(), media_type="text/event-stream")
-        return await self.answer(call, ticket, answer.whole())
+        return await self.answer(call, answer.whole())
 
-    async def answer(
-        self, call: Request, ticket: Ticket, body: Coroutine[Any, Any, dict[str, Any]]
-    ) -> Response:
+    async def score(self, call: Request, fields: CompletionRequest) -> Response:
+        ids = self.encode(fields.prompt)
+        first = 1 if fields.score_from is None else fields.score_from
+        rows = 1 if fields.score_rows is None else fields.score_rows
+        engine = self.worker.engine
+        engine.check_ids("stop_token_ids", fields.stop_token_ids or ())
+        sampling = fields.score_sampling(self.banned(fields))
+        job = engine.make_score(ids, first, rows, fields.logprobs or 0, sampling)
+        return await self.answer(call, score_answer(self.worker, job, self.info.model))
+
+    def banned(self, fields: GenerationFields) -> Sequence[Sequence[int]]:
+        """`bad_words` as ids: each as it stands, and behind a space where that is spelled with
+        other ids."""
+        found: dict[tuple[int, ...], None] = {}
+        for word in fields.bad_words or ():
+            check_text("bad_words", word)
+            for text in (word, " " + word.lstrip()):
+                found[tuple(self.tokenizer(text, add_special_tokens=False).input_ids)] = None
+        return list(found)
+
+    async def answer(self, call: Request, body: Coroutine[Any, Any, dict[str, Any]]) -> Response:
         """The body once it is there; a client that goes away before ends the work."""
         work = asyncio.ensure_future(body)
         gone = asyncio.ensure_future(_disconnected(call))
@@ -90,7 +105,6 @@ class _Server:
         finally:
             work.cancel()
             gone.cancel()
-            self.worker.abort(ticket)
 
 
 async def _disconnected(call: Request) -> None:
@@ -128,14 +142,11 @@ def _add_generation(app: FastAPI, server: _Server) -> None:
     @app.post("/v1/completions", response_model=None)
     async def completions(call: Request, body: CompletionRequest) -> Response:
         server.check_model(body.model)
+        if body.asks_for_scores():
+            return await server.score(call, body)
         ids = server.encode(body.prompt)
-        if not body.asks_for_scores():
-            return await server.generate(call, body, Work(ids, body.max_tokens, COMPLETION))
-        first = 1 if body.score_from is None else body.score_from
-        rows = 1 if body.score_rows is None else body.score_rows
-        job = server.worker.engine.make_score(ids, first, rows, body.logprobs or 0)
-        ticket = server.worker.submit(job)
-        return await server.answer(call, ticket, score_answer(ticket, server.info.model))
+        work = Work(ids, body.max_tokens, body.logprobs, COMPLETION)
+        return await server.generate(call, body, work)
 
     @app.post("/v1/chat/completions", response_model=None)
     async def chat(call: Request, body: ChatRequest) -> Response:
@@ -144,7 +155,8 @@ def _add_generation(app: FastAPI, server: _Server) -> None:
             check_text("messages", message.content)
         messages = [{"role": m.role, "content": m.content} for m in body.messages]
         ids = encode_chat(server.tokenizer, messages)
-        return await server.generate(call, body, Work(ids, body.token_limit(), CHAT))
+        work = Work(ids, body.token_limit(), body.num_logprobs(), CHAT)
+        return await server.generate(call, body, work)
 
 
 def _add_information(app: FastAPI, server: _Server) -> None:
@@ -185,18 +197,20 @@ def _add_error_handlers(app: FastAPI) -> None:
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         broken = first["type"] == "json_invalid"
-        field = "" if broken else ".".join(str(part) for part in first["loc"] if part != "body")
+        path = [] if broken else [str(part) for part in first["loc"] if part != "body"]
+        # A map's keys are the client's own: the culprit is the field that holds them.
+        param = path[:1] if path[:1] == ["logit_bias"] else path
+        message = f"{'.'.join(path) or 'body'}: {first['msg']}"
         return JSONResponse(
-            error_body(
-                f"{field or 'body'}: {first['msg']}", "invalid_request_error", field or None
-            ),
-            400,
+            error_body(message, "invalid_request_error", ".".join(param) or None), 400
         )
 
     @app.exception_handler(DDTreeError)
     async def refused(_: Request, error: DDTreeError) -> JSONResponse:
         if isinstance(error, RequestError):
-            body = error_body(str(error), "invalid_request_error", error.field)
+            # logit_bias[7] is in the field logit_bias.
+            field = error.field.partition("[")[0]
+            body = error_body(str(error), "invalid_request_error", field)
             return JSONResponse(body, 404 if error.field == "model" else 400)
         status = 503 if isinstance(error, EngineError) else 400
         return JSONResponse(error_body(str(error), "server_error"), status)

@@ -1,16 +1,16 @@
-"""Answers to completion requests: whole, streamed, or scores."""
+"""Answers to completion requests: whole and streamed."""
 
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddtree.engine import Request, ScoreJob
-from ddtree.errors import EngineError
-from ddtree.models.text import TextStream
-from ddtree.serve.worker import EngineWorker, Ticket
+from ddtree.errors import DDTreeError, RequestError
+from ddtree.serve.choices import Choice, Choices, Piece
+from ddtree.serve.logprobs import Entry, Spelling, TokenTexts, chat_logprobs, legacy_logprobs
 
 
 @dataclass(frozen=True)
@@ -21,18 +21,23 @@ class Shape:
     chunk: str
     prefix: str
     is_chat: bool
+    logprobs: Spelling
 
-    def choice(self, text: str, *, streamed: bool) -> dict[str, Any]:
+    def choice(self, index: int, text: str, *, streamed: bool) -> dict[str, Any]:
         """A choice's text in its place."""
         if not self.is_chat:
-            return {"index": 0, "text": text}
+            return {"index": index, "text": text}
         if streamed:
-            return {"index": 0, "delta": {"content": text}}
-        return {"index": 0, "message": {"role": "assistant", "content": text}}
+            return {"index": index, "delta": {"content": text}}
+        return {"index": index, "message": {"role": "assistant", "content": text}}
 
 
-COMPLETION = Shape("text_completion", "text_completion", "cmpl", is_chat=False)
-CHAT = Shape("chat.completion", "chat.completion.chunk", "chatcmpl", is_chat=True)
+COMPLETION = Shape(
+    "text_completion", "text_completion", "cmpl", is_chat=False, logprobs=legacy_logprobs
+)
+CHAT = Shape(
+    "chat.completion", "chat.completion.chunk", "chatcmpl", is_chat=True, logprobs=chat_logprobs
+)
 
 
 @dataclass(frozen=True)
@@ -44,76 +49,74 @@ class Wishes:
     usage: bool
 
 
-@dataclass(frozen=True)
-class _Piece:
-    text: str
-    ids: list[int]
-    last: bool
-
-
 @dataclass
 class Answer:
-    """One request's answer in the making."""
+    """The answer to one call, all its choices included, in the making."""
 
-    worker: EngineWorker
-    ticket: Ticket
-    decoder: TextStream
+    choices: Choices
+    texts: TokenTexts
     shape: Shape
     model: str
     wishes: Wishes
     created: int = field(default_factory=lambda: int(time.time()))
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
 
-    @property
-    def request(self) -> Request:
-        """The engine's side; scoring jobs are answered by `score_answer`."""
-        assert isinstance(self.ticket.work, Request)  # for the type checker
-        return self.ticket.work
-
     async def whole(self) -> dict[str, Any]:
-        """The answer in one piece; EngineError if the request failed."""
-        text = "".join([piece.text async for piece in self._pieces()])
-        choice = self.shape.choice(text, streamed=False)
-        choice |= {"finish_reason": self.request.finish_reason, "logprobs": None}
-        if self.wishes.token_ids:
-            choice["token_ids"] = self.request.output
-        body = self._head(self.shape.whole) | {"choices": [choice], "usage": self._usage()}
-        return body | (self._stats() if self.wishes.stats else {})
+        """The answer in one piece; DDTreeError if any choice failed."""
+        parts: dict[int, list[Piece]] = {choice.index: [] for choice in self.choices.items}
+        async with aclosing(self.choices.pieces()) as pieces:
+            async for choice, piece in pieces:
+                parts[choice.index].append(piece)
+        listed = [self._finished(choice, parts[choice.index]) for choice in self.choices.items]
+        body = self._head(self.shape.whole) | {"choices": listed, "usage": self._usage()}
+        return body | self._shared_stats()
 
     async def events(self) -> AsyncIterator[str]:
-        """Server-sent events; a client that goes away ends the request."""
+        """Server-sent events; a client that goes away ends the requests."""
         try:
             if self.shape.is_chat:
-                opening = {"index": 0, "delta": {"role": "assistant", "content": ""}}
-                yield self._event({"choices": [opening | {"finish_reason": None}]})
-            async for piece in self._pieces():
-                choice = self.shape.choice(piece.text, streamed=True)
-                choice["finish_reason"] = self.request.finish_reason if piece.last else None
-                if self.wishes.token_ids:
-                    choice["token_ids"] = piece.ids
-                stats = self._stats() if piece.last and self.wishes.stats else {}
-                yield self._event({"choices": [choice]} | stats)
+                for choice in self.choices.items:
+                    delta = {"role": "assistant", "content": ""}
+                    opening = {"index": choice.index, "delta": delta, "finish_reason": None}
+                    yield self._event({"choices": [opening]})
+            open_choices = len(self.choices.items)
+            async with aclosing(self.choices.pieces()) as pieces:
+                async for choice, piece in pieces:
+                    open_choices -= piece.last
+                    stats = {} if open_choices else self._shared_stats()
+                    yield self._event({"choices": [self._chunk(choice, piece)]} | stats)
             if self.wishes.usage:
                 yield self._event({"choices": [], "usage": self._usage()})
             yield "data: [DONE]\n\n"
-        except EngineError as error:
-            yield f"data: {json.dumps(error_body(str(error), 'server_error'))}\n\n"
-        finally:
-            self.worker.abort(self.ticket)
+        except DDTreeError as error:
+            asked = isinstance(error, RequestError)
+            kind = "invalid_request_error" if asked else "server_error"
+            yield f"data: {json.dumps(error_body(str(error), kind))}\n\n"
 
-    async def _pieces(self) -> AsyncIterator[_Piece]:
-        """Text and ids of each step, the stop token's text left out.
+    def _finished(self, choice: Choice, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """A choice of an answer in one piece."""
+        text = "".join(piece.text for piece in pieces)
+        entries = [entry for piece in pieces for entry in piece.entries]
+        body = self.shape.choice(choice.index, text, streamed=False)
+        body |= {"finish_reason": choice.request.finish_reason, "logprobs": None}
+        body |= self._logprobs(choice, entries) | self._own_stats(choice)
+        if self.wishes.token_ids:
+            body["token_ids"] = choice.request.output
+        return body
 
-        The engine's thread may be ahead of the events, so what it says of the request's end
-        counts only with the last one.
-        """
-        async for event in self.ticket.stream():
-            text = self.decoder.push(self.request.visible(event.ids))
-            if event.last:
-                if self.request.error is not None:
-                    raise EngineError(self.request.error)
-                text += self.decoder.finish()
-            yield _Piece(text, list(event.ids), event.last)
+    def _chunk(self, choice: Choice, piece: Piece) -> dict[str, Any]:
+        """A choice of a chunk."""
+        body = self.shape.choice(choice.index, piece.text, streamed=True)
+        body["finish_reason"] = choice.request.finish_reason if piece.last else None
+        body |= self._logprobs(choice, piece.entries)
+        if self.wishes.token_ids:
+            body["token_ids"] = list(piece.ids)
+        return body | (self._own_stats(choice) if piece.last else {})
+
+    def _logprobs(self, choice: Choice, entries: Sequence[Entry]) -> dict[str, Any]:
+        if choice.request.sampling.logprobs is None:
+            return {}
+        return {"logprobs": self.shape.logprobs(entries, self.texts)}
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {
@@ -127,41 +130,26 @@ class Answer:
         return f"data: {json.dumps(self._head(self.shape.chunk) | body)}\n\n"
 
     def _usage(self) -> dict[str, int]:
-        stats = self.request.stats
+        """Tokens of all choices; the prompt counts once."""
+        stats = [choice.request.stats for choice in self.choices.items]
+        prompt, completion = stats[0].prompt_tokens, sum(s.completion_tokens for s in stats)
         return {
-            "prompt_tokens": stats.prompt_tokens,
-            "completion_tokens": stats.completion_tokens,
-            "total_tokens": stats.prompt_tokens + stats.completion_tokens,
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
         }
 
-    def _stats(self) -> dict[str, Any]:
-        return {"ddtree": self.request.summary()}
+    def _shared_stats(self) -> dict[str, Any]:
+        """Of an answer with one choice, beside `choices`."""
+        if not self.wishes.stats or len(self.choices.items) > 1:
+            return {}
+        return {"ddtree": self.choices.items[0].request.summary()}
 
-
-async def score_answer(ticket: Ticket, model: str) -> dict[str, Any]:
-    """Scores of a prompt, one entry per prompt position, null where none was asked for."""
-    job = ticket.work
-    assert isinstance(job, ScoreJob)  # for the type checker
-    async for _ in ticket.stream():
-        pass
-    blank: list[Any] = [None] * job.first
-    logprobs = {
-        "token_ids": list(job.ids),
-        "token_logprobs": blank + [s.token_logprob for s in job.scores],
-        "token_logits": blank + [s.token_logit for s in job.scores],
-        "top_ids": blank + [s.top_ids for s in job.scores],
-        "top_logits": blank + [s.top_logits for s in job.scores],
-    }
-    choice = {"index": 0, "text": "", "finish_reason": "length", "logprobs": logprobs}
-    usage = {"prompt_tokens": len(job.ids), "completion_tokens": 0, "total_tokens": len(job.ids)}
-    return {
-        "id": f"cmpl-{uuid.uuid4().hex}",
-        "object": "text_completion",
-        "created": int(time.time()),
-        "model": model,
-        "choices": [choice],
-        "usage": usage,
-    }
+    def _own_stats(self, choice: Choice) -> dict[str, Any]:
+        """Of one of several choices, inside it."""
+        if not self.wishes.stats or len(self.choices.items) == 1:
+            return {}
+        return {"ddtree": choice.request.summary()}
 
 
 def error_body(message: str, kind: str, param: str | None = None) -> dict[str, Any]:

@@ -37,12 +37,17 @@ class Ticket:
         except RuntimeError:
             _LOG.debug("the event loop of a request is closed")
 
+    async def next(self) -> Tokens:
+        """The next event; none comes after the last. EngineError if the engine died."""
+        event = await self.events.get()
+        if isinstance(event, EngineError):
+            raise event
+        return event
+
     async def stream(self) -> AsyncIterator[Tokens]:
         """Events until the last; EngineError if the engine died."""
         while True:
-            event = await self.events.get()
-            if isinstance(event, EngineError):
-                raise event
+            event = await self.next()
             yield event
             if event.last:
                 return
