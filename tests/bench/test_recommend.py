@@ -105,7 +105,6 @@ BAD: list[dict[str, object]] = [
     {"grade": "not-lossless"},
     {"grade": "unclassified"},
     {"grade": "baseline"},
-    {"temperature": 0.7},
 ]
 
 
@@ -245,6 +244,47 @@ def test_a_setting_without_a_baseline_leaves_no_overall_arm() -> None:
     assert verdict.arm is None
     assert [choice.concurrency for choice in verdict.choices] == [1, 1]
     assert any("concurrency 4: no valid ar cell" in warning for warning in verdict.warnings)
+
+
+def sampled(*speeds: float) -> list[CellSummary]:
+    """A greedy setting where ddtree(8,4) wins by half, and one at 0.7 for the arms given."""
+    arms = [AR, tree(4), tree(8)][: len(speeds) + 1]
+    cells = [cell(AR), cell(tree(4), 1.2), cell(tree(8), 1.5), cell(AR, temperature=0.7)]
+    values = zip(arms[1:], speeds, strict=True)
+    return cells + [cell(arm, value, temperature=0.7) for arm, value in values]
+
+
+def test_each_temperature_gets_a_choice_and_counts_for_the_whole() -> None:
+    verdict = recommend(sampled(1.4, 1.1))
+    assert [(c.temperature, c.arm) for c in verdict.choices] == [(0.0, tree(8)), (0.7, tree(4))]
+    assert verdict.arm == tree(4)
+    assert "geometric mean over 2 settings" in verdict.headline
+    assert verdict.warnings == ()
+    assert recommend(sampled(1.1, 1.4)).arm == tree(8)
+
+
+def test_a_temperature_counts_like_any_other_setting() -> None:
+    # Good when greedy, unmeasured or no better than ar when sampled: no arm for everything.
+    assert recommend(sampled()).arm is None
+    spoilt = [
+        dataclasses.replace(c, losslessness=lossless("not-lossless"))
+        if c.temperature and c.arm != AR
+        else c
+        for c in sampled(1.4, 1.4)
+    ]
+    verdict = recommend(spoilt)
+    assert verdict.arm is None
+    assert [choice.arm for choice in verdict.choices] == [tree(8), AR]
+    place = "ddtree(8,4) at context 60, concurrency 1, temperature 0.7"
+    assert any(w.startswith(f"{place}: NOT lossless") for w in verdict.warnings)
+
+
+def test_a_temperature_without_a_baseline_is_named() -> None:
+    cells = [c for c in sampled(1.4, 1.4) if c.arm != AR or c.temperature == 0]
+    verdict = recommend(cells)
+    assert [choice.temperature for choice in verdict.choices] == [0.0]
+    expected = "context 60, concurrency 1, temperature 0.7: no valid ar cell, so no choice"
+    assert expected in verdict.warnings
 
 
 def test_too_many_near_ties_are_told_beside_the_control() -> None:

@@ -24,7 +24,7 @@ from mock_backend import (
 from ddtree.bench.group import OVERRUN
 from ddtree.bench.plan import arm_order
 from ddtree.endpoint.mock import MockRequest
-from ddtree.endpoint.mock_script import MockFaults, MockScript, greedy
+from ddtree.endpoint.mock_script import MockFaults, MockScript, continuation
 from ddtree.errors import ConfigError
 from ddtree.records.arms import Arm
 from ddtree.records.files import read_requests
@@ -248,9 +248,12 @@ def test_slow_baseline_step_is_invalid(tmp_path: Path) -> None:
     assert all("the ar step took" in (c.reason or "") for c in summary.cells)
 
 
-def test_output_is_capped_by_the_baselines_natural_length(tmp_path: Path) -> None:
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_output_is_capped_by_the_baselines_natural_length(
+    tmp_path: Path, temperature: float
+) -> None:
     # A corrupted output goes its own way and may run past the baseline's end of sequence.
-    spec = spec_of(max_tokens=40, prompts=12, workload="text")
+    spec = spec_of(max_tokens=40, prompts=12, workload="text", temperatures=(temperature,))
     script = MockScript(eos_every=12, faults=MockFaults(corrupt={"ddtree": 1, "chain": 1}))
     backend = MockBackend([script])
     bench(tmp_path, spec, backend)
@@ -276,8 +279,9 @@ def test_output_is_capped_by_the_baselines_natural_length(tmp_path: Path) -> Non
     for arm, block in repeated:
         order = arm_order(spec.arms, block)
         assert order.index(arm) < order.index(AR)
-    prompts = {entry.prompt for entry in backend.log if entry.max_tokens == 40}
-    assert {len(greedy(p, 40, eos_every=12)) for p in prompts} >= set(natural.values())
+    asked = {(entry.prompt, entry.sampling) for entry in backend.log if entry.max_tokens == 40}
+    whole = {len(continuation(p, 40, 12, sampling)) for p, sampling in asked}
+    assert whole >= set(natural.values())
 
 
 def test_control_runs_on_two_servers_in_abba(tmp_path: Path) -> None:

@@ -243,7 +243,9 @@ def test_control_says_its_ratio_and_compares_outputs(
     summary = bench(tmp_path, spec, MockBackend([script, other]), notes)
     (control,) = summary.controls
     assert (control.outputs, control.identical) == (3, identical)
-    (note,) = [n for n in notes.notes if n.startswith("control at context 60, concurrency 1: ar")]
+    (note,) = [
+        n for n in notes.notes if n.startswith("control: ar at context 60, concurrency 1 runs")
+    ]
     assert f"{control.ratio:.3f} (" in note
     assert note.endswith(f"; {identical} of 3 outputs identical")
     # What the mock corrupts is no near-tie.

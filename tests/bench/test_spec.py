@@ -7,6 +7,7 @@ import yaml
 from ddtree.bench.spec import differences, load_spec, parse_spec, preset, preset_names
 from ddtree.errors import ConfigError
 from ddtree.records.arms import Arm
+from ddtree.records.sampling import Sampling
 
 MINIMAL: dict[str, Any] = {"model": "m", "contexts": [60], "concurrencies": [1, 4]}
 
@@ -43,6 +44,17 @@ def test_axes_are_a_product_and_join_the_list() -> None:
         ({"arms": [{"method": "ddtree", "budget": 4}]}, r"arms: topk: ddtree needs"),
         ({"arms": [{"method": "chain", "budget": 4}]}, r"arms: budget and topk belong to ddtree"),
         ({"max_tokens": 1}, r"max_tokens: "),
+        ({"temperatures": []}, r"temperatures: List should have at least 1"),
+        ({"temperatures": [0, 0.0]}, r"temperatures: \[0\.0, 0\.0\] holds a value twice"),
+        ({"temperatures": [-0.1]}, r"temperatures\.0: .*greater than or equal to 0, got -0\.1"),
+        ({"temperatures": [float("inf")]}, r"temperatures\.0: .*finite"),
+        ({"temperatures": [float("nan")]}, r"temperatures\.0: "),
+        ({"temperatures": [1], "top_p": 0}, r"s\.yaml: top_p: got 0\.0, expected above 0"),
+        ({"temperatures": [1], "top_k": -1}, r"s\.yaml: top_k: got -1, expected at least 0"),
+        ({"temperatures": [1], "min_p": 1.5}, r"s\.yaml: min_p: got 1\.5, .* at most 1"),
+        ({"top_p": 0.9}, r"s\.yaml: top_p: has no effect while all temperatures are 0"),
+        ({"temperatures": [0], "top_k": 5}, r"s\.yaml: top_k: has no effect"),
+        ({"min_p": 0.1}, r"s\.yaml: min_p: has no effect"),
     ],
 )
 def test_what_cannot_be_used_is_named(changes: dict[str, Any], message: str) -> None:
@@ -65,7 +77,7 @@ def test_missing_file(tmp_path: Path) -> None:
 
 def test_resolved_yaml_gives_the_same_spec_and_hash(tmp_path: Path) -> None:
     axes = {"budget": [4, 8], "topk": [2], "draft_window": [None, "full"]}
-    spec = parse(axes=axes, warmup_context=30)
+    spec = parse(axes=axes, warmup_context=30, temperatures=[0, 0.7], top_k=5)
     path = tmp_path / "spec.yaml"
     path.write_text(spec.to_yaml())
     assert load_spec(path) == spec
@@ -73,7 +85,8 @@ def test_resolved_yaml_gives_the_same_spec_and_hash(tmp_path: Path) -> None:
 
 
 def test_every_setting_changes_the_hash_and_is_named() -> None:
-    spec = parse()
+    sampled = {"temperatures": [0, 1]}
+    spec = parse(**sampled)
     changes: dict[str, Any] = {
         "title": "x",
         "model": "x",
@@ -82,6 +95,10 @@ def test_every_setting_changes_the_hash_and_is_named() -> None:
         "arms": [{"method": "ddtree", "budget": 1, "topk": 1}],
         "contexts": [61],
         "concurrencies": [2],
+        "temperatures": [0.7],
+        "top_p": 0.9,
+        "top_k": 9,
+        "min_p": 0.1,
         "prompts": 9,
         "blocks": 9,
         "waves": 3,
@@ -98,7 +115,7 @@ def test_every_setting_changes_the_hash_and_is_named() -> None:
     }
     assert set(changes) == set(spec.to_dict())
     for name, value in changes.items():
-        other = parse(**{name: value})
+        other = parse(**(sampled | {name: value}))
         assert other.hash != spec.hash
         (difference,) = differences(spec, other)
         assert difference.startswith(f"{name}: ")
@@ -121,6 +138,14 @@ def test_block_sizes(
     spec = parse(prompts=prompts, blocks=blocks, waves=waves)
     assert spec.block_prompts(concurrency) == size
     assert spec.block_count(concurrency) == count
+
+
+def test_filters_belong_to_temperatures_above_zero() -> None:
+    spec = parse(temperatures=[0, 0.7], top_p=0.9, top_k=5, min_p=0.1)
+    assert spec.temperatures == (0.0, 0.7)
+    assert spec.sampling(0.0) == Sampling()
+    assert spec.sampling(0.7) == Sampling(0.7, top_p=0.9, top_k=5, min_p=0.1)
+    assert parse().temperatures == (0.0,)
 
 
 def test_demo_preset() -> None:

@@ -8,7 +8,7 @@ from aiohttp import web
 from ddtree.endpoint.calls import CompletionRequest, Deadlines, RequestLabel
 from ddtree.endpoint.client import ServerClient
 from ddtree.endpoint.mock import MockServer
-from ddtree.endpoint.mock_script import MockFaults, MockScript, greedy, top_tokens
+from ddtree.endpoint.mock_script import MockFaults, MockScript, continuation, top_tokens
 from ddtree.endpoint.stream import ERROR_CLASSES, error_class
 from ddtree.errors import EndpointError
 from ddtree.records.arms import Arm
@@ -43,7 +43,7 @@ def ask(method: str = "ar", max_tokens: int = 20, **script: Any) -> RequestRecor
 def test_record_of_a_good_stream() -> None:
     record = ask("ddtree")
     assert record.error is None
-    assert record.token_ids == greedy(PROMPT, 20)
+    assert record.token_ids == continuation(PROMPT, 20)
     assert (record.cell, record.attempt, record.block, record.prompt_id) == ("cell", 1, 2, "p3")
     assert (record.prompt_tokens, record.completion_tokens) == (60, 20)
     assert record.finish_reason == "length"
@@ -79,7 +79,7 @@ def test_times_follow_the_script() -> None:
 def test_natural_end_of_sequence() -> None:
     record = ask(max_tokens=200, eos_every=10)
     assert record.finish_reason == "stop"
-    assert record.token_ids == greedy(PROMPT, 200, eos_every=10)
+    assert record.token_ids == continuation(PROMPT, 200, eos_every=10)
     assert len(record.token_ids) < 200
 
 
@@ -232,7 +232,7 @@ def test_no_connection_limit(concurrency: int) -> None:
 def test_score_tokenize_and_info() -> None:
     async def work() -> None:
         async with MockServer() as server, ServerClient(server.url, "m", QUICK) as client:
-            ids = (*PROMPT, *greedy(PROMPT, 3), 4)
+            ids = (*PROMPT, *continuation(PROMPT, 3), 4)
             scores = await client.score(ids, 60)
             assert [s.token_id for s in scores] == list(ids[60:])
             assert [s.top_ids[0] == s.token_id for s in scores] == [True, True, True, False]

@@ -162,7 +162,28 @@ def _choice(cells: tuple[CellSummary, ...], context: int, concurrency: int) -> C
     here = [c for c in cells if (c.context, c.concurrency) == (context, concurrency)]
     best = max(here, key=lambda c: c.speedup or 1.0)
     reason = "Fastest by more than 2 %." if concurrency == 1 else "Fewest nodes within 2 %."
-    return Choice(context, concurrency, best.arm, best.speedup or 1.0, reason)
+    return Choice(context, concurrency, 0.0, best.arm, best.speedup or 1.0, reason)
+
+
+def sampled_run() -> RunSummary:
+    """The good run, and the same once more at temperature 0.7, a little slower."""
+    run = good_run()
+    slower = tuple(
+        replace(
+            c,
+            temperature=0.7,
+            speedup=None if c.speedup is None else 0.9 * c.speedup,
+            speedup_interval=None if c.speedup is None else around(0.9 * c.speedup, 0.02),
+        )
+        for c in run.cells
+    )
+    choices = tuple(
+        replace(c, temperature=t, speedup=c.speedup * (0.9 if t else 1.0))
+        for c in run.verdict.choices
+        for t in (0.0, 0.7)
+    )
+    cells = (*run.cells, *slower)
+    return replace(run, cells=cells, verdict=replace(run.verdict, choices=choices))
 
 
 def faulty_run() -> RunSummary:
@@ -217,7 +238,7 @@ def faulty_run() -> RunSummary:
         arm=CHAIN,
         headline="Ship chain: 1.69 times the speed of ar; no tree counts everywhere.",
         speedup=1.69,
-        choices=(Choice(256, 1, TREES[3], 2.02, "Fastest by more than 2 %."),),
+        choices=(Choice(256, 1, 0.0, TREES[3], 2.02, "Fastest by more than 2 %."),),
         warnings=("4 of 23 cells cannot count.",),
     )
     controls = (replace(run.controls[0], ratio=0.931, ratio_interval=None), *run.controls[1:])
@@ -232,7 +253,7 @@ def no_verdict_run() -> RunSummary:
         for c in run.cells
     )
     choices = tuple(
-        Choice(ctx, c, AR, 1.0, "Nothing beats ar.") for ctx in (256, 900) for c in (1, 8)
+        Choice(ctx, c, 0.0, AR, 1.0, "Nothing beats ar.") for ctx in (256, 900) for c in (1, 8)
     )
     verdict = Verdict(None, "Nothing to ship: no arm is faster than ar.", None, choices)
     return replace(run, cells=cells, verdict=verdict)
@@ -259,5 +280,7 @@ def large_run() -> RunSummary:
     cells = tuple(
         cell(a, ctx, c) for ctx in (1024,) for c in (1, 16) for a in (AR, *chains, *trees)
     )
-    choices = tuple(Choice(1024, c, trees[6], 1.9, "Fewest nodes within 2 %.") for c in (1, 16))
+    choices = tuple(
+        Choice(1024, c, 0.0, trees[6], 1.9, "Fewest nodes within 2 %.") for c in (1, 16)
+    )
     return replace(good_run(), cells=cells, verdict=Verdict(trees[6], "A wide run.", 1.4, choices))

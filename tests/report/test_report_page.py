@@ -21,6 +21,7 @@ from report_samples import (
     no_verdict_run,
     not_lossless,
     one_cell_run,
+    sampled_run,
 )
 
 from ddtree.errors import ConfigError
@@ -34,7 +35,7 @@ def page_of(make: Callable[[], RunSummary]) -> str:
     return render_report(make())
 
 
-RUNS = (good_run, faulty_run, no_verdict_run, one_cell_run)
+RUNS = (good_run, sampled_run, faulty_run, no_verdict_run, one_cell_run)
 HOSTILE = (
     "</style></title><script>alert(1)</script>",
     "<img src=http://evil.example/x.png onerror=alert(1)>",
@@ -206,7 +207,7 @@ def test_only_a_valid_lossless_cell_is_a_win_or_shipped(state, grade):
         speedup_interval=Interval(9.8, 9.9),
         losslessness=Losslessness(grade, 40, 38),
     )
-    verdict = Verdict(SHIP, "Ship it.", 9.87, (Choice(900, 1, SHIP, 9.87, "Fastest."),))
+    verdict = Verdict(SHIP, "Ship it.", 9.87, (Choice(900, 1, 0.0, SHIP, 9.87, "Fastest."),))
     run = dataclasses.replace(
         good_run(), cells=(cell(AR, 900, 1), cell(CHAIN, 900, 1), best), verdict=verdict
     )
@@ -223,16 +224,46 @@ def test_only_a_valid_lossless_cell_is_a_win_or_shipped(state, grade):
     assert ("was named here, but" in text) == (not fit)
 
 
-def test_only_greedy_cells_are_judged():
-    sampled = [
-        dataclasses.replace(c, temperature=0.7, losslessness=Losslessness("unclassified", 40, 3))
-        for c in good_run().cells
-        if c.arm != AR
-    ]
-    run = dataclasses.replace(good_run(), cells=(*good_run().cells, *sampled))
+@pytest.mark.parametrize("fit", [True, False])
+def test_sampled_cells_are_judged_like_any_other(fit):
+    run = sampled_run()
+    if not fit:
+        open_ = Losslessness("unclassified", 40, 3)
+        cells = (
+            dataclasses.replace(c, losslessness=open_) if c.temperature and c.arm != AR else c
+            for c in run.cells
+        )
+        run = dataclasses.replace(run, cells=tuple(cells))
     reader = read(render_report(run))
-    assert len(reader.all("div", "verdict", "ship")) == 1
-    assert len(reader.all("td", "speedup", "chosen")) == 4
+    assert len(reader.all("div", "verdict", "ship")) == int(fit)
+    assert len(reader.all("td", "speedup", "chosen")) == (8 if fit else 4)
+    assert reader.text("verdict").count("was named here, but") == (0 if fit else 4)
+
+
+def test_the_temperature_is_named_wherever_settings_are_listed():
+    run = sampled_run()
+    off = dataclasses.replace(run.controls[0], ratio=0.9, temperature=0.7)
+    reader = read(render_report(dataclasses.replace(run, controls=(off,))))
+    for section in ("verdict", "control"):
+        header = [e.text for e in reader.all("th", section)]
+        assert header.count("Temperature") == 1, section
+    settings = [
+        [e.text for e in reader.all("td", "verdict")][i : i + 3] for i in range(0, 8 * 9, 9)
+    ]
+    assert [s[2] for s in settings] == ["0", "0.7"] * 4
+    text = reader.text("verdict")
+    assert "highest" in text
+    assert re.search(r"lowest \S+ \(\S+\) at context 900, concurrency 8, temperature 0\.7;", text)
+    assert "context 256, concurrency 1, temperature 0.7: 0.900" in text
+    for section in ("speedup", "throughput", "acceptance", "round", "losslessness", "cells"):
+        assert "temperature 0.7" in reader.text(section), section
+        assert "temperature 0" in reader.text(section).replace("temperature 0.7", ""), section
+
+
+def test_no_temperature_is_named_in_a_greedy_run():
+    text = read(page_of(good_run))
+    listed = [text.text(e.attributes["id"]) for e in text.all("section")][:-1]
+    assert [part for part in listed if "emperature" in part] == []
 
 
 @pytest.mark.parametrize(
@@ -254,7 +285,7 @@ def test_an_interval_around_one_is_no_win():
 
 def test_without_an_interval_nothing_is_won_or_shipped():
     lone = cell(SHIP, 900, 1, speedup=9.87, speedup_interval=None)
-    verdict = Verdict(SHIP, "Ship it.", 9.87, (Choice(900, 1, SHIP, 9.87, "Fastest."),))
+    verdict = Verdict(SHIP, "Ship it.", 9.87, (Choice(900, 1, 0.0, SHIP, 9.87, "Fastest."),))
     run = dataclasses.replace(good_run(), cells=(cell(AR, 900, 1), lone), verdict=verdict)
     reader = read(render_report(run))
     assert reader.all("tr", "cells", "win") == []
@@ -302,7 +333,7 @@ def test_a_fault_that_a_warning_names_is_not_listed_twice():
 
 def test_a_recommendation_without_a_cell_is_withdrawn():
     ghost = Arm("ddtree", budget=64, topk=8)
-    verdict = Verdict(ghost, "Ship the ghost.", 3.0, (Choice(900, 1, ghost, 3.0, "Fast."),))
+    verdict = Verdict(ghost, "Ship the ghost.", 3.0, (Choice(900, 1, 0.0, ghost, 3.0, "Fast."),))
     reader = read(render_report(dataclasses.replace(good_run(), verdict=verdict)))
     assert "Ship the ghost." not in reader.text("verdict")
     assert "no cell measured it" in reader.text("verdict")

@@ -144,7 +144,7 @@ def test_the_arm_to_ship_gets_the_first_colour_and_a_choice_comes_next():
     named = [look.colour for look in looks.values() if look.colour != OTHER]
     assert len(named) == len(set(named))
     other = Arm("ddtree", budget=64, topk=1, draft_window="full")
-    verdict = dataclasses.replace(run.verdict, choices=(Choice(1024, 1, other, 1.2, "."),))
+    verdict = dataclasses.replace(run.verdict, choices=(Choice(1024, 1, 0.0, other, 1.2, "."),))
     assert assign(arrange(dataclasses.replace(run, verdict=verdict)))[other].colour == FIRST + 1
 
 

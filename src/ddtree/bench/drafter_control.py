@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ddtree.bench.group import CUT_OFF, MAX_ATTEMPTS
-from ddtree.bench.part import Part, Recorder, run_part
+from ddtree.bench.part import Part, Recorder, run_part, warmup_requests
 from ddtree.bench.plan import Group, part_work
 from ddtree.bench.session import Connection
-from ddtree.endpoint.calls import CompletionRequest
 from ddtree.errors import EndpointError
 from ddtree.records.arms import Arm
 from ddtree.records.metrics import system_tokens_per_s
@@ -45,9 +44,7 @@ class ControlRun:
 
     async def _warm_up(self) -> None:
         for side in SIDES:
-            for prompt in self.group.warmup:
-                tokens = self.recorder.spec.warmup_tokens
-                request = CompletionRequest(prompt.token_ids, tokens, _AR, ignore_eos=True)
+            for request in warmup_requests(self.recorder.spec, self.group, _AR):
                 record = await self.servers[side].client.stream_completion(request)
                 if record.error is not None:
                     self.recorder.progress.note(f"warm-up of {side}: {record.error}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ddtree.bench.group import BASELINE
 from ddtree.bench.pairing import CellData, gather, pairs
 from ddtree.bench.part import Progress
-from ddtree.bench.plan import Group
+from ddtree.bench.plan import Group, request_sampling
 from ddtree.bench.session import Connection
 from ddtree.bench.spec import BenchSpec
 from ddtree.errors import DDTreeError, EndpointError
@@ -73,18 +73,20 @@ class Grading:
             return
         await self._connect(server, next(iter(groups.values())))
         rows = max(block_size, *((arm.budget or 0) + 1 for arm in self.spec.arms))
-        controls: dict[int, ControlResult | None] = {}
+        controls: dict[tuple[int, float], ControlResult | None] = {}
         for g, group in groups.items():
             baseline = self._data(cells[g, BASELINE])
             outputs = self._outputs(group, list(baseline.finished))
-            if not controls.get(group.context) and outputs:
-                self.progress.note(f"grading: control at context {group.context}")
+            place = (group.context, group.temperature)
+            if not controls.get(place) and outputs:
+                how = f", temperature {group.temperature:g}" if group.temperature else ""
+                self.progress.note(f"grading: control at context {group.context}{how}")
                 some = outputs[: self.spec.control_outputs]
-                controls[group.context] = await self._control(some, rows, server)
+                controls[place] = await self._control(some, rows, server)
             self.ledger.set_grade(cells[g, BASELINE], baseline_grade(len(outputs)))
             for arm in self.spec.arms[1:]:
                 sides = (cells[g, arm], baseline)
-                await self._grade(group, sides, server, controls.get(group.context))
+                await self._grade(group, sides, server, controls.get(place))
 
     async def grade_drafter_control(self, group: Group, server: Connection) -> None:
         """Say of the drafter control's outputs that differ how many do by near-ties alone."""
@@ -188,6 +190,7 @@ class Grading:
                 r.token_ids,
                 r.finish_reason,
                 self._limits[r.cell, r.block, r.attempt, r.prompt_id],
+                request_sampling(self.spec, group, r.prompt_id),
             )
             for r in records
         ]

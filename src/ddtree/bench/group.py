@@ -1,4 +1,4 @@
-"""All arms at one context and concurrency: warm-up, calibration, then block by block.
+"""All arms at one context, concurrency and temperature: warm-up, calibration, then block by block.
 
 In a block every arm runs the same prompts, one arm after the other, forth in one block and back
 in the next. The block is the unit of pairing: what voids one arm's part voids the block for all,
@@ -16,11 +16,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from ddtree.bench.load import closed_loop
-from ddtree.bench.part import Part, PartResult, Recorder, ServerCrashError, check_server, run_part
-from ddtree.bench.plan import Group, arm_order, part_work
+from ddtree.bench.part import (
+    Part,
+    PartResult,
+    Recorder,
+    ServerCrashError,
+    check_server,
+    run_part,
+    warmup_requests,
+)
+from ddtree.bench.plan import Group, arm_order, part_work, request_sampling
 from ddtree.bench.session import Connection
 from ddtree.bench.watch import others_reason, step_s
-from ddtree.bench.workload import Prompt
 from ddtree.endpoint.calls import CompletionRequest
 from ddtree.records.arms import Arm
 from ddtree.records.metrics import system_tokens_per_s
@@ -174,8 +181,8 @@ class GroupRun:
         while waiting:
             self._running = waiting.pop(0)
             try:
-                tokens = self.recorder.spec.warmup_tokens
-                records = await self._unrecorded(self.group.warmup, tokens, self._running)
+                requests = warmup_requests(self.recorder.spec, self.group, self._running)
+                records = await self._unrecorded(requests)
             except ServerCrashError as error:
                 reason = await self._crashed(error)
                 self.recorder.progress.note(f"warm-up: {reason}")
@@ -192,11 +199,21 @@ class GroupRun:
     async def _calibrate(self) -> float | None:
         """The baseline's step on a quiet machine: up to three tries, the smallest."""
         self._running = BASELINE
+        tokens = self.recorder.spec.calibration_tokens
         steps = []
         for prompts in self.group.calibration:
+            requests = [
+                CompletionRequest(
+                    prompt.token_ids,
+                    tokens,
+                    BASELINE,
+                    ignore_eos=True,
+                    sampling=request_sampling(self.recorder.spec, self.group, prompt.id),
+                )
+                for prompt in prompts
+            ]
             before = self.recorder.reader()
-            tokens = self.recorder.spec.calibration_tokens
-            records = await self._unrecorded(prompts, tokens, BASELINE)
+            records = await self._unrecorded(requests)
             step = step_s(records)
             if step is not None:
                 steps.append(step)
@@ -204,16 +221,13 @@ class GroupRun:
                     break
         return min(steps, default=None)
 
-    async def _unrecorded(
-        self, prompts: tuple[Prompt, ...], max_tokens: int, arm: Arm
-    ) -> tuple[RequestRecord, ...]:
-        async def send(prompt: Prompt) -> RequestRecord:
-            request = CompletionRequest(prompt.token_ids, max_tokens, arm, ignore_eos=True)
+    async def _unrecorded(self, requests: Sequence[CompletionRequest]) -> tuple[RequestRecord, ...]:
+        async def send(request: CompletionRequest) -> RequestRecord:
             return await self.server.client.stream_completion(request)
 
         async def drop(_: RequestRecord) -> None: ...
 
-        records = await closed_loop(prompts, self.group.concurrency, send, drop)
+        records = await closed_loop(requests, self.group.concurrency, send, drop)
         await check_server(self.server, records)
         return records
 

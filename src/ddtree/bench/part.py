@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ddtree.bench.load import closed_loop
-from ddtree.bench.plan import Group
+from ddtree.bench.plan import Group, request_sampling
 from ddtree.bench.session import Connection
 from ddtree.bench.spec import BenchSpec
 from ddtree.bench.watch import (
@@ -101,6 +101,20 @@ class Recorder:
         return share_between(before, self.reader(), self.threads)
 
 
+def warmup_requests(spec: BenchSpec, group: Group, arm: Arm) -> tuple[CompletionRequest, ...]:
+    """What warms an arm up for its group: the group's warm-up prompts, sampled as it samples."""
+    return tuple(
+        CompletionRequest(
+            prompt.token_ids,
+            spec.warmup_tokens,
+            arm,
+            ignore_eos=True,
+            sampling=request_sampling(spec, group, prompt.id),
+        )
+        for prompt in group.warmup
+    )
+
+
 async def run_part(part: Part, server: Connection, recorder: Recorder) -> PartResult:
     """Send the block's prompts with this arm, keep every request, judge the time it took.
 
@@ -114,7 +128,11 @@ async def run_part(part: Part, server: Connection, recorder: Recorder) -> PartRe
     async def send(prompt: Prompt) -> RequestRecord:
         label = RequestLabel(part.cell, attempt, part.block, prompt.id)
         request = CompletionRequest(
-            prompt.token_ids, limits[prompt.id], part.arm, recorder.spec.ignore_eos
+            prompt.token_ids,
+            limits[prompt.id],
+            part.arm,
+            recorder.spec.ignore_eos,
+            request_sampling(recorder.spec, part.group, prompt.id),
         )
         return await server.client.stream_completion(request, label)
 

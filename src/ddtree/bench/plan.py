@@ -1,10 +1,14 @@
 """What a run will do: which prompts in which block, in which order the arms take a block."""
 
+import hashlib
 from dataclasses import dataclass
+from itertools import product
 
 from ddtree.bench.spec import BenchSpec
 from ddtree.bench.workload import Prompt, PromptSource
 from ddtree.records.arms import Arm
+from ddtree.records.sampling import Sampling
+from ddtree.records.summary import setting_name
 
 CALIBRATION_TRIES = 3
 # Fewer than three blocks give no interval.
@@ -13,13 +17,14 @@ _CONTROL_BLOCKS = 3
 
 @dataclass(frozen=True)
 class Group:
-    """All arms at one context and concurrency: they share blocks, prompts and fate.
+    """All arms at one context, concurrency and temperature: they share blocks, prompts and fate.
 
     `warmup` and each of `calibration` hold one prompt per slot; no prompt is measured as well.
     """
 
     context: int
     concurrency: int
+    temperature: float
     blocks: tuple[tuple[Prompt, ...], ...]
     warmup: tuple[Prompt, ...]
     calibration: tuple[tuple[Prompt, ...], ...]
@@ -27,7 +32,7 @@ class Group:
     @property
     def name(self) -> str:
         """How messages call it."""
-        return f"context {self.context}, concurrency {self.concurrency}"
+        return setting_name(self.context, self.concurrency, self.temperature)
 
     @property
     def prompts(self) -> tuple[Prompt, ...]:
@@ -46,16 +51,27 @@ class RunPlan:
 async def make_plan(spec: BenchSpec, source: PromptSource) -> RunPlan:
     """Draw all prompts of a run, always in the same order."""
     groups = []
-    for context in spec.contexts:
-        for concurrency in spec.concurrencies:
-            count = spec.block_count(concurrency)
-            groups.append(await _group(spec, source, (context, concurrency), count))
+    for temperature, context, concurrency in product(
+        spec.temperatures, spec.contexts, spec.concurrencies
+    ):
+        count = spec.block_count(concurrency)
+        groups.append(await _group(spec, source, (context, concurrency, temperature), count))
     control = None
     if spec.control:
-        setting = (spec.contexts[0], spec.concurrencies[0])
+        setting = (spec.contexts[0], spec.concurrencies[0], spec.temperatures[0])
         count = max(_CONTROL_BLOCKS, spec.block_count(setting[1]))
         control = await _group(spec, source, setting, count)
     return RunPlan(tuple(groups), control)
+
+
+def request_sampling(spec: BenchSpec, group: Group, prompt_id: str) -> Sampling:
+    """How a prompt's requests sample, seed included.
+
+    The seed follows from the spec's seed and the prompt's id alone: every arm, repetition and
+    server gets the same, and grading finds it again.
+    """
+    digest = hashlib.sha256(f"{spec.seed}:{prompt_id}".encode()).digest()
+    return spec.sampling(group.temperature).with_seed(int.from_bytes(digest[:4], "big"))
 
 
 def arm_order(arms: tuple[Arm, ...], block: int) -> tuple[Arm, ...]:
@@ -78,11 +94,11 @@ def part_work(spec: BenchSpec, group: Group) -> float:
 
 
 async def _group(
-    spec: BenchSpec, source: PromptSource, setting: tuple[int, int], count: int
+    spec: BenchSpec, source: PromptSource, setting: tuple[int, int, float], count: int
 ) -> Group:
-    context, concurrency = setting
+    context, concurrency, temperature = setting
     size = spec.block_prompts(concurrency)
     warmup = await source.take(spec.warmup_context or context, concurrency)
     calibration = [await source.take(context, concurrency) for _ in range(CALIBRATION_TRIES)]
     blocks = [await source.take(context, size) for _ in range(count)]
-    return Group(context, concurrency, tuple(blocks), warmup, tuple(calibration))
+    return Group(context, concurrency, temperature, tuple(blocks), warmup, tuple(calibration))

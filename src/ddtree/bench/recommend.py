@@ -1,7 +1,7 @@
 """Which arm to ship: the fastest that is proven lossless, the smallest of those that tie.
 
 Only cells that are `ok` and whose outputs are exact, or exact up to near-ties, are candidates, and
-only an interval wholly above 1 wins. Greedy cells alone are judged.
+only an interval wholly above 1 wins. Temperatures are settings like contexts and concurrencies.
 """
 
 import math
@@ -9,28 +9,27 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from ddtree.records.arms import Arm
-from ddtree.records.summary import CellSummary, Choice, Losslessness, Verdict
+from ddtree.records.summary import CellSummary, Choice, Losslessness, Verdict, setting_name
 
 TIE_BAND = 0.02
 N_TOO_SMALL = "n too small"
 
-Setting = tuple[int, int]
+Setting = tuple[int, int, float]
 
 
 def is_candidate(cell: CellSummary) -> bool:
     """Whether a speculative arm's cell may be recommended at all."""
-    if cell.arm.method == "ar" or cell.temperature != 0 or cell.state != "ok":
+    if cell.arm.method == "ar" or cell.state != "ok":
         return False
     speed = cell.speedup
     return cell.is_lossless and speed is not None and math.isfinite(speed) and speed > 0
 
 
 def recommend(cells: Sequence[CellSummary]) -> Verdict:
-    """The verdict over all (context, concurrency) settings of the cells."""
+    """The verdict over all (context, concurrency, temperature) settings of the cells."""
     groups: dict[Setting, list[CellSummary]] = defaultdict(list)
     for cell in cells:
-        if cell.temperature == 0:
-            groups[cell.context, cell.concurrency].append(cell)
+        groups[cell.context, cell.concurrency, cell.temperature].append(cell)
     chosen = [_choose(groups[setting]) for setting in sorted(groups)]
     choices = tuple(choice for choice in chosen if choice is not None)
     arm_cells = _overall(groups)
@@ -52,19 +51,19 @@ def _choose(group: Sequence[CellSummary]) -> Choice | None:
     """The arm for one setting; None without a valid baseline to be faster than."""
     if not _has_baseline(group):
         return None
-    context, concurrency = group[0].context, group[0].concurrency
+    setting = group[0].context, group[0].concurrency, group[0].temperature
     candidates = [cell for cell in group if is_candidate(cell)]
     faster = [cell for cell in candidates if cell.is_win]
     if not faster:
         baseline = next(c.arm for c in group if c.arm.method == "ar" and c.state == "ok")
-        return Choice(context, concurrency, baseline, 1.0, _why_baseline(candidates))
+        return Choice(*setting, baseline, 1.0, _why_baseline(candidates))
     best = max(faster, key=_speedup)
     tied = [cell for cell in faster if _speedup(cell) >= _speedup(best) * (1 - TIE_BAND)]
     pick = min(tied, key=lambda cell: cell.arm.size)
     reason = f"fastest of {len(candidates)} lossless arms"
     if pick is not best:
         reason = f"within {TIE_BAND:.0%} of {best.arm.label} ({_speedup(best):.2f}x), and smaller"
-    return Choice(context, concurrency, pick.arm, _speedup(pick), reason)
+    return Choice(*setting, pick.arm, _speedup(pick), reason)
 
 
 def _why_baseline(candidates: Sequence[CellSummary]) -> str:
@@ -185,8 +184,6 @@ def _cell_warnings(cells: Sequence[CellSummary]) -> list[str]:
             )
         elif grade.grade == "unclassified":
             warnings.append(f"{cell.place}: losslessness not established, so not recommended")
-        if cell.temperature != 0:
-            warnings.append(f"{cell.place}: temperature {cell.temperature} is not judged")
     return warnings
 
 
@@ -205,9 +202,9 @@ def _choice_warnings(
         for cell in arm_cells
         if not cell.is_win
     ]
-    for context, concurrency in sorted(groups):
-        if not _has_baseline(groups[context, concurrency]):
-            warnings.append(
-                f"context {context}, concurrency {concurrency}: no valid ar cell, so no choice"
-            )
+    warnings += [
+        f"{setting_name(*setting)}: no valid ar cell, so no choice"
+        for setting in sorted(groups)
+        if not _has_baseline(groups[setting])
+    ]
     return warnings

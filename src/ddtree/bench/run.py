@@ -157,18 +157,24 @@ class _Run:
         return plan
 
     def _identity(self, group: Group, arm: Arm, server: ServerIdentity) -> CellIdentity:
+        # Requests' seeds follow from the spec's and from the prompts.
+        sampling = self.spec.sampling(group.temperature).with_seed(self.spec.seed)
         return CellIdentity(
             arm=arm,
             context=group.context,
             concurrency=group.concurrency,
-            temperature=0.0,
+            temperature=group.temperature,
             max_tokens=self.spec.max_tokens,
             prompts_sha256=prompts_sha256(group.prompts),
             model_sha256=server.model_sha256,
             drafter_sha256=server.drafter_sha256,
             dtype=self.spec.dtype,
             server_version=server.version,
-            settings=(*server.settings, ("ignore_eos", str(self.spec.ignore_eos))),
+            settings=(
+                *server.settings,
+                ("ignore_eos", str(self.spec.ignore_eos)),
+                ("sampling", json.dumps(sampling.to_request())),
+            ),
         )
 
     async def _control(
@@ -194,9 +200,9 @@ class _Run:
             self.setup.progress.note("the control without a drafter is invalid; see the ledger")
             return
         blocks = [self._blocks(key) for key in keys]
-        setting = (group.context, group.concurrency)
+        setting = (group.context, group.concurrency, group.temperature)
         try:
-            control = control_of(*setting, blocks[0], blocks[1], self.spec.seed)
+            control = control_of(setting, blocks[0], blocks[1], self.spec.seed)
         except ConfigError as error:
             # Every request failed: the cells are worth keeping, the ratio doesn't exist.
             for key in keys:
@@ -236,9 +242,8 @@ def _control_text(control: Control) -> str:
     interval = control.ratio_interval
     sure = "no interval" if interval is None else f"{interval.low:.3f} to {interval.high:.3f}"
     return (
-        f"control at context {control.context}, concurrency {control.concurrency}: ar runs at "
-        f"{control.ratio:.3f} ({sure}) times its speed on a server without a drafter; "
-        f"{control.identical} of {control.outputs} outputs identical"
+        f"control: {control.place} runs at {control.ratio:.3f} ({sure}) times its speed on a "
+        f"server without a drafter; {control.identical} of {control.outputs} outputs identical"
     )
 
 

@@ -15,13 +15,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ddtree.errors import ConfigError
 from ddtree.records.arms import Arm
+from ddtree.records.sampling import Sampling
 
 Workload = Literal["code", "text", "mixed"]
 Dtype = Literal["float32", "bfloat16"]
 
 _Count = Annotated[int, Field(ge=1)]
 _Seconds = Annotated[float, Field(gt=0)]
+_Temperature = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Window = _Count | Literal["full"] | None
+# Settings that a cell has one value of each.
+_LISTS = ("contexts", "concurrencies", "temperatures")
 
 
 @dataclass(frozen=True)
@@ -38,13 +42,15 @@ class DeadlineSpec:
 class BenchSpec:
     """What to run. `arms` starts with `ar`, the baseline, and holds `chain`; no arm twice.
 
+    `top_p`, `top_k` and `min_p` filter what is sampled at the temperatures above 0.
+
     `model` and `drafter` are what `ddtree serve` takes; `drafter` None is the model's own.
 
     At concurrency 1 a block is one prompt, above it `concurrency * waves` prompts. Each cell has
     as many blocks as hold `prompts` prompts, and at least `blocks`. `warmup_context` None warms
     each arm at the cell's own context. `control_outputs` is how many baseline outputs per context
-    the grading's control scores. `ignore_eos` True is a kernel test: lengths are equal and
-    outputs may loop.
+    and temperature the grading's control scores. `ignore_eos` True is a kernel test: lengths are
+    equal and outputs may loop.
     """
 
     title: str
@@ -54,6 +60,10 @@ class BenchSpec:
     arms: tuple[Arm, ...]
     contexts: tuple[int, ...]
     concurrencies: tuple[int, ...]
+    temperatures: tuple[float, ...]
+    top_p: float
+    top_k: int
+    min_p: float
     prompts: int
     blocks: int
     waves: int
@@ -77,12 +87,18 @@ class BenchSpec:
         size = self.block_prompts(concurrency)
         return max(self.blocks, -(-self.prompts // size))
 
+    def sampling(self, temperature: float) -> Sampling:
+        """How requests at one of the temperatures sample, each with a seed of its own besides."""
+        if temperature == 0:
+            return Sampling()
+        return Sampling(temperature, self.top_p, self.top_k, self.min_p)
+
     def to_dict(self) -> dict[str, Any]:
         """Every setting as resolved, in the file's own form: loading it gives this spec back."""
         fields = dataclasses.asdict(self)
         fields["arms"] = [arm.to_request() for arm in self.arms]
-        fields["contexts"] = list(self.contexts)
-        fields["concurrencies"] = list(self.concurrencies)
+        for name in _LISTS:
+            fields[name] = list(fields[name])
         return fields
 
     def to_yaml(self) -> str:
@@ -128,6 +144,10 @@ class _SpecFile(_Strict):
     axes: _AxesFile | None = None
     contexts: list[_Count] = Field(min_length=1)
     concurrencies: list[_Count] = Field(min_length=1)
+    temperatures: list[_Temperature] = Field(default=[0.0], min_length=1)
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
     prompts: _Count = 8
     blocks: _Count = 3
     waves: _Count = 2
@@ -191,20 +211,23 @@ def differences(old: BenchSpec, new: BenchSpec) -> tuple[str, ...]:
 
 
 def _resolve(file: _SpecFile, source: str) -> BenchSpec:
-    for name in ("contexts", "concurrencies"):
-        values = getattr(file, name)
+    lists = {name: tuple(getattr(file, name)) for name in _LISTS}
+    for name, values in lists.items():
         if len(set(values)) != len(values):
-            raise ConfigError(f"{source}: {name}: {values} holds a value twice")
+            raise ConfigError(f"{source}: {name}: {list(values)} holds a value twice")
     plain = file.model_dump(exclude={"arms", "axes", "deadlines"})
     try:
         arms = _arms(file)
     except ConfigError as error:
         raise ConfigError(f"{source}: arms: {error}") from None
+    try:
+        _check_filters(file)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
     return BenchSpec(
         **{
             **plain,
-            "contexts": tuple(file.contexts),
-            "concurrencies": tuple(file.concurrencies),
+            **lists,
             "arms": arms,
             "deadlines": DeadlineSpec(**file.deadlines.model_dump()),
         }
@@ -219,6 +242,17 @@ def _arms(file: _SpecFile) -> tuple[Arm, ...]:
         axes = (Arm("ddtree", budget, topk, window) for budget, topk, window in grid)
     # A dict keeps the order and drops what is named twice.
     return tuple(dict.fromkeys([Arm("ar"), Arm("chain"), *listed, *axes]))
+
+
+def _check_filters(file: _SpecFile) -> None:
+    """ConfigError for a value out of range, and for a filter that nothing would use."""
+    filters = Sampling(top_p=file.top_p, top_k=file.top_k, min_p=file.min_p)
+    asked = [name for name in filters.to_request() if name != "temperature"]
+    if asked and not any(file.temperatures):
+        raise ConfigError(
+            f"{asked[0]}: has no effect while all temperatures are 0; leave it out, or name a "
+            "temperature above 0 in temperatures"
+        )
 
 
 def _explain(error: ValidationError) -> str:

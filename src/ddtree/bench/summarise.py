@@ -38,6 +38,7 @@ from ddtree.records.summary import (
     Control,
     Losslessness,
     RunSummary,
+    setting_name,
 )
 
 SPEC_FILE = "spec.yaml"
@@ -90,20 +91,19 @@ def write_summary(folder: Path) -> RunSummary:
     return summary
 
 
-def control_of(
-    context: int, concurrency: int, with_drafter: Blocks, without: Blocks, seed: int
-) -> Control:
+def control_of(setting: Setting, with_drafter: Blocks, without: Blocks, seed: int) -> Control:
     """`ar` beside a loaded drafter over `ar` on a server without one, paired by block and prompt.
 
     Speeds and outputs are compared; which differing outputs are near-ties is for a grader to say.
 
     ConfigError when no pair can be made: a control without data must not look like one.
     """
+    context, concurrency, temperature = setting
     ratio = speedup(with_drafter, without, concurrency, seed)
     if ratio.value is None:
         raise ConfigError(
-            f"control at context {context}, concurrency {concurrency}: no block that both servers "
-            "finished; run it again"
+            f"control at {setting_name(*setting)}: no block that both servers finished; run it "
+            "again"
         )
     both = [pair for block in pairs(with_drafter, without) for pair in block]
     return Control(
@@ -114,6 +114,7 @@ def control_of(
         requests=sum(len(b) for blocks in (with_drafter, without) for b in blocks.values()),
         outputs=len(both),
         identical=sum(mine.token_ids == base.token_ids for mine, base in both),
+        temperature=temperature,
     )
 
 
@@ -310,19 +311,18 @@ def _cell_warnings(cell: CellData) -> Iterator[str]:
 
 def _control_warnings(controls: Sequence[Control]) -> Iterator[str]:
     for control in controls:
-        where = f"ar at context {control.context}, concurrency {control.concurrency}"
         if control.is_off:
             interval = control.ratio_interval
             spread = "n too small"
             if interval is not None:
                 spread = f"{interval.low:.2f} to {interval.high:.2f}"
             yield (
-                f"{where} runs at {control.ratio:.3f} ({spread}) times its speed on a server "
-                "without a drafter: speed-ups may be off by as much"
+                f"{control.place} runs at {control.ratio:.3f} ({spread}) times its speed on a "
+                "server without a drafter: speed-ups may be off by as much"
             )
         if control.differing:
             yield (
-                f"{where} answers {control.differing} of {control.outputs} prompts differently on "
-                "a server without a drafter, not explained by near-ties: the baseline itself is "
-                "in doubt"
+                f"{control.place} answers {control.differing} of {control.outputs} prompts "
+                "differently on a server without a drafter, not explained by near-ties: the "
+                "baseline itself is in doubt"
             )

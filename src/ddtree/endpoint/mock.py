@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import re
+import secrets
 import time
 import zlib
 from dataclasses import dataclass, field
@@ -15,15 +16,16 @@ from typing import Any, Self
 
 from aiohttp import web
 
+from ddtree.endpoint.mock_sampling import sampling_of
 from ddtree.endpoint.mock_script import (
-    OTHER_LOGIT,
-    TOP_LOGITS,
+    GREEDY,
     VOCABULARY,
     MockAnswer,
     MockScript,
     answer,
-    top_tokens,
+    scores,
 )
+from ddtree.records.sampling import Sampling
 
 _PIECE = re.compile(r"\s*\w+|\s*[^\w\s]|\s+")
 
@@ -39,6 +41,7 @@ class MockRequest:
     speculation: dict[str, Any]
     prompt: tuple[int, ...]
     max_tokens: int
+    sampling: Sampling
     started_s: float
     chunk_times_s: list[float] = field(default_factory=list)
     chunk_tokens: list[int] = field(default_factory=list)
@@ -91,8 +94,9 @@ class MockServer:
         body = await http.json()
         prompt = body["prompt"]
         ids = self._encode(prompt) if isinstance(prompt, str) else tuple(prompt)
+        sampling = sampling_of(body)
         if body.get("echo"):
-            return web.json_response(_scores(ids, body["score_from"], self.script.eos_every))
+            return _score_answer(ids, body["score_from"], self.script.eos_every, sampling)
         self._seen += 1
         faults = self.script.faults
         if self._seen == faults.exit_at_request:
@@ -101,7 +105,12 @@ class MockServer:
             return web.json_response({"error": {"message": "queue is full"}}, status=429)
         speculation = body.get("speculation") or {"method": "ar"}
         entry = MockRequest(
-            speculation["method"], speculation, ids, body["max_tokens"], time.monotonic()
+            speculation["method"],
+            speculation,
+            ids,
+            body["max_tokens"],
+            _with_seed(sampling or GREEDY),
+            time.monotonic(),
         )
         self.log.append(entry)
         self._in_flight += 1
@@ -122,7 +131,7 @@ class MockServer:
             await response.write(b"data: [DONE]\n\n")
             return response
         faults = self.script.faults
-        reply = answer(self.script, entry.method, entry.prompt, entry.max_tokens)
+        reply = answer(self.script, entry.method, entry.prompt, entry.max_tokens, entry.sampling)
         due = time.monotonic()
         for i, (chunk, delay) in enumerate(zip(reply.chunks, reply.delays_s, strict=True)):
             if i == faults.stall_after_chunks:
@@ -230,18 +239,17 @@ def _hits(number: int, share: float) -> bool:
     return int(number * share) > int((number - 1) * share)
 
 
-def _scores(ids: tuple[int, ...], score_from: int, eos_every: int) -> dict[str, Any]:
-    before: list[None] = [None] * score_from
-    top_ids, logits = [], []
-    for i in range(score_from, len(ids)):
-        best = top_tokens(ids[:i], eos_every)
-        top_ids.append(list(best))
-        logits.append(TOP_LOGITS[best.index(ids[i])] if ids[i] in best else OTHER_LOGIT)
-    logprobs = {
-        "token_ids": list(ids),
-        "token_logprobs": [*before, *(z - TOP_LOGITS[0] for z in logits)],
-        "token_logits": [*before, *logits],
-        "top_ids": [*before, *top_ids],
-        "top_logits": [*before, *([list(TOP_LOGITS)] * len(logits))],
-    }
-    return {"choices": [{"index": 0, "text": "", "logprobs": logprobs, "finish_reason": None}]}
+def _with_seed(sampling: Sampling) -> Sampling:
+    """A seed is drawn for requests that name none."""
+    return sampling if sampling.seed is not None else sampling.with_seed(secrets.randbits(32))
+
+
+def _score_answer(
+    ids: tuple[int, ...], score_from: int, eos_every: int, sampling: Sampling | None
+) -> web.Response:
+    if sampling is not None and sampling.temperature > 0 and sampling.seed is None:
+        message = "seed: is needed above temperature 0"
+        return web.json_response({"error": {"message": message}}, status=400)
+    logprobs = scores(ids, score_from, eos_every, sampling)
+    choice = {"index": 0, "text": "", "logprobs": logprobs, "finish_reason": None}
+    return web.json_response({"choices": [choice]})

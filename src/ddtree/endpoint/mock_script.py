@@ -6,11 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ddtree.endpoint.mock_sampling import Candidates, choose, sampled_scores
+from ddtree.records.sampling import Sampling
+
 EOS_ID = 0
 VOCABULARY = 50_000
-# Raw logits of the model's five best tokens, and of every other one.
-TOP_LOGITS = (20.0, 12.0, 11.0, 10.0, 9.0)
-OTHER_LOGIT = 1.0
+GREEDY = Sampling()
+# Raw logits of the model's five best tokens, close enough to be sampled, and of every other one,
+# too low for any noise up to temperature 1.5.
+TOP_LOGITS = (20.0, 19.5, 19.0, 18.5, 18.0)
+OTHER_LOGIT = -20.0
 
 
 @dataclass(frozen=True)
@@ -71,26 +76,57 @@ class MockAnswer:
     stats: dict[str, Any]
 
 
-def next_token(prefix: Sequence[int], eos_every: int = 0) -> int:
-    """The model: the token after `prefix`."""
-    return _next(_state(prefix), eos_every)
-
-
-def greedy(prompt: Sequence[int], max_tokens: int, eos_every: int = 0) -> tuple[int, ...]:
-    """The model's greedy continuation of `prompt`, its end-of-sequence token included."""
-    return _decode(prompt, max_tokens, eos_every, corrupt_at=None)
+def continuation(
+    prompt: Sequence[int], max_tokens: int, eos_every: int = 0, sampling: Sampling = GREEDY
+) -> tuple[int, ...]:
+    """How the model goes on from `prompt`, its end-of-sequence token included."""
+    return _decode(_Model(prompt, eos_every), max_tokens, sampling, corrupt_at=None)
 
 
 def top_tokens(prefix: Sequence[int], eos_every: int = 0) -> tuple[int, ...]:
     """The five best tokens after `prefix`, best first; their logits are TOP_LOGITS."""
-    best = next_token(prefix, eos_every)
-    return tuple((best + i) % VOCABULARY for i in range(len(TOP_LOGITS)))
+    return tuple(_Model(prefix, eos_every).candidates().token_ids)
 
 
-def answer(script: MockScript, method: str, prompt: Sequence[int], max_tokens: int) -> MockAnswer:
+def scores(
+    ids: Sequence[int], score_from: int, eos_every: int, sampling: Sampling | None
+) -> dict[str, list[Any]]:
+    """The answer to scoring `ids`: lists with an entry per position, None before score_from."""
+    found = [_score(ids[:i], ids[i], eos_every, sampling) for i in range(score_from, len(ids))]
+    lists = {
+        name: [*(None for _ in ids[:score_from]), *(position[name] for position in found)]
+        for name in (found[0] if found else ())
+    }
+    return {"token_ids": list(ids), **lists}
+
+
+def _score(
+    prefix: Sequence[int], token_id: int, eos_every: int, sampling: Sampling | None
+) -> dict[str, Any]:
+    candidates = _Model(prefix, eos_every).candidates()
+    best = list(candidates.token_ids)
+    logit = TOP_LOGITS[best.index(token_id)] if token_id in best else OTHER_LOGIT
+    raw = {
+        "token_logprobs": logit - TOP_LOGITS[0],
+        "token_logits": logit,
+        "top_ids": best,
+        "top_logits": list(TOP_LOGITS),
+    }
+    if sampling is None:
+        return raw
+    return raw | sampled_scores(candidates, token_id, OTHER_LOGIT, sampling)
+
+
+def answer(
+    script: MockScript,
+    method: str,
+    prompt: Sequence[int],
+    max_tokens: int,
+    sampling: Sampling = GREEDY,
+) -> MockAnswer:
     """What `script` makes of one request."""
     corrupt_at = script.faults.corrupt.get(method)
-    out = _decode(prompt, max_tokens, script.eos_every, corrupt_at)
+    out = _decode(_Model(prompt, script.eos_every), max_tokens, sampling, corrupt_at)
     emitted, histogram, cut = _rounds(script.accepted[method], len(out))
     per_chunk = _group(emitted, script.first_chunk_rounds, script.rounds_per_chunk)
     ends = list(itertools.accumulate(sum(group) for group in per_chunk))
@@ -118,18 +154,42 @@ def answer(script: MockScript, method: str, prompt: Sequence[int], max_tokens: i
     return MockAnswer(out, chunks, tuple(delays), reason, stats)
 
 
+class _Model:
+    """A hash of the text so far says which token is best, and its followers come next."""
+
+    def __init__(self, text: Sequence[int], eos_every: int) -> None:
+        self._length = len(text)
+        self._eos_every = eos_every
+        self._state = hashlib.sha256(b"".join(token.to_bytes(4, "big") for token in text))
+
+    def candidates(self) -> Candidates:
+        """What may come next."""
+        number = int.from_bytes(self._state.digest()[:8], "big")
+        best = 1 + number % (VOCABULARY - 1)
+        if self._eos_every and number % self._eos_every == 0:
+            best = EOS_ID
+        # The end of sequence is nobody's follower.
+        others = (1 + (best + i) % (VOCABULARY - 1) for i in range(len(TOP_LOGITS) - 1))
+        return Candidates((best, *others), TOP_LOGITS, self._length)
+
+    def append(self, token: int) -> None:
+        """Go on by a token."""
+        self._length += 1
+        self._state.update(token.to_bytes(4, "big"))
+
+
 def _decode(
-    prompt: Sequence[int], max_tokens: int, eos_every: int, corrupt_at: int | None
+    model: _Model, max_tokens: int, sampling: Sampling, corrupt_at: int | None
 ) -> tuple[int, ...]:
-    state, out = _state(prompt), list[int]()
+    out = list[int]()
     while len(out) < max_tokens:
-        token = _next(state, eos_every)
+        token = choose(model.candidates(), sampling)
         if len(out) == corrupt_at:
             token = 1 + (token + 7) % (VOCABULARY - 1)
         out.append(token)
         if token == EOS_ID:
             break
-        state.update(token.to_bytes(4, "big"))
+        model.append(token)
     return tuple(out)
 
 
@@ -149,14 +209,3 @@ def _rounds(cycle: Sequence[int], length: int) -> tuple[list[int], list[int], in
 def _group(emitted: list[int], first_rounds: int, rounds: int) -> list[list[int]]:
     head, rest = emitted[: 1 + first_rounds], emitted[1 + first_rounds :]
     return [head, *(rest[i : i + rounds] for i in range(0, len(rest), rounds))]
-
-
-def _state(token_ids: Sequence[int]) -> "hashlib._Hash":
-    return hashlib.sha256(b"".join(token.to_bytes(4, "big") for token in token_ids))
-
-
-def _next(state: "hashlib._Hash", eos_every: int) -> int:
-    number = int.from_bytes(state.digest()[:8], "big")
-    if eos_every and number % eos_every == 0:
-        return EOS_ID
-    return 1 + number % (VOCABULARY - 1)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from ddtree.errors import ConfigError
 from ddtree.records.arms import Arm
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Grade = Literal["baseline", "exact", "near-ties", "not-lossless", "unclassified"]
 CONTROL_BAND = 0.02
@@ -22,10 +22,15 @@ CONTROL_BAND = 0.02
 CellState = Literal["planned", "running", "ok", "invalid", "failed", "quarantined"]
 
 
+def setting_name(context: int, concurrency: int, temperature: float) -> str:
+    """`context 60, concurrency 1`, and the temperature unless greedy."""
+    text = f"context {context}, concurrency {concurrency}"
+    return text if temperature == 0 else f"{text}, temperature {temperature:g}"
+
+
 def place_of(arm: Arm, context: int, concurrency: int, temperature: float) -> str:
     """A cell's name in messages; see `CellSummary.place`."""
-    text = f"{arm.label} at context {context}, concurrency {concurrency}"
-    return text if temperature == 0 else f"{text}, temperature {temperature:g}"
+    return f"{arm.label} at {setting_name(context, concurrency, temperature)}"
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ class Losslessness:
 
 @dataclass(frozen=True)
 class CellSummary:
-    """One arm at one context length and concurrency.
+    """One arm at one context length, concurrency and temperature.
 
     Speed-ups are against the named baseline in the same blocks on the same prompts: the geometric
     mean of per-prompt decode ratios at concurrency 1, the ratio of system throughputs above.
@@ -146,11 +151,17 @@ class Control:
     outputs: int = 0
     identical: int = 0
     near_ties: int = 0
+    temperature: float = 0.0
 
     @property
     def is_off(self) -> bool:
         """Whether the ratio is no number or further from 1 than CONTROL_BAND."""
         return not math.isfinite(self.ratio) or abs(self.ratio - 1) > CONTROL_BAND
+
+    @property
+    def place(self) -> str:
+        """`ar at context 60, concurrency 1`, and the temperature unless greedy."""
+        return place_of(Arm("ar"), self.context, self.concurrency, self.temperature)
 
     @property
     def differing(self) -> int:
@@ -160,10 +171,11 @@ class Control:
 
 @dataclass(frozen=True)
 class Choice:
-    """What to ship at one context length and concurrency, and why."""
+    """What to ship at one context length, concurrency and temperature, and why."""
 
     context: int
     concurrency: int
+    temperature: float
     arm: Arm
     speedup: float
     reason: str

@@ -45,6 +45,11 @@ METRICS: tuple[tuple[str, str], ...] = (
     ("Acceptance by depth", "Share of rounds that accepted at least d draft tokens."),
     ("Round", "One draft, verify, accept, commit; its time is the sum of its stages."),
     ("Budget, topk", "Draft nodes verified per round, root not counted; candidates per depth."),
+    (
+        "Temperature",
+        "0 is greedy. Above 0 every request has a seed, the same for each arm, so that each arm "
+        "has to give the baseline's very tokens.",
+    ),
     ("Draft window", "Committed context tokens that the drafter sees; positions stay absolute."),
     (
         "Control of speed",
@@ -53,14 +58,16 @@ METRICS: tuple[tuple[str, str], ...] = (
     ),
     (
         "Losslessness",
-        "Every greedy output against the baseline's, token by token. Exact: identical. Near-ties: "
-        "differs only where the baseline's own logits lie within rounding. Not lossless: a suspect "
+        "Every output against the baseline's, token by token; a sampled one against that of the "
+        "same seed. Exact: identical. Near-ties: differs only where the baseline's own scores lie "
+        "within rounding. Not lossless: a suspect "
         "(a gap larger than the control explains, or more near-ties per token than the control's "
         "flips per position allow at 99.9 %) or a bug (beyond that).",
     ),
     (
         "Gap in ULPs",
-        "Difference of the baseline's logits for the two tokens, in units in the last place of "
+        "Difference of the baseline's scores for the two tokens (logits; sampled, with temperature "
+        "times the seed's noise), in units in the last place of "
         "bf16 at the size of the top logit.",
     ),
     (

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ddtree.records.summary import CONTROL_BAND, CellSummary, Control
 from ddtree.report.numbers import count, fixed
-from ddtree.report.run import Run, barred
+from ddtree.report.run import Run, barred, setting_of
 
 LISTED = 6
 """As many details as a check names; the rest stand in their own section."""
@@ -54,9 +54,7 @@ def _control_check(run: Run) -> Check:
         f"{len(controls) - len(off)} of {len(controls)} within {100 * CONTROL_BAND:g} % of ar "
         "without a drafter, same outputs"
     )
-    details = [
-        f"context {c.context}, concurrency {c.concurrency}: {_control_fault(c)}" for c in off
-    ]
+    details = [f"{run.where(setting_of(c))}: {_control_fault(c)}" for c in off]
     return Check("Control", not off, text, _listed(details, "section 7"))
 
 

@@ -43,7 +43,7 @@ Need = tuple[Callable[[CellSummary], bool], str]
 
 
 def speed_charts(run: Run, looks: dict[Arm, Series]) -> Charts:
-    """Two charts per context: tokens per second of the whole server, and of one user."""
+    """Two charts per context and temperature: tokens/s of the whole server, and of one user."""
     places = sorted({(s.temperature, s.context) for s in run.settings})
     kinds: tuple[tuple[str, str, Metric], ...] = (
         ("system", "whole server", lambda c: c.system_tokens_per_s),
@@ -62,7 +62,7 @@ def speed_charts(run: Run, looks: dict[Arm, Series]) -> Charts:
                 description=_describe(lines, "tokens per second", "concurrency"),
                 steps=True,
             )
-            name = f"Context {context}, {title}" + _temperature(run, temperature)
+            name = f"Context {context}, {title}" + run.temperature(temperature)
             charts.append(_chart(panel, looks, name))
     left_out = _left_out(
         run,
@@ -130,12 +130,6 @@ def _describe(lines: tuple[Line, ...], unit: str, axis: str) -> str:
         for line in lines
     ]
     return f"Line chart, {unit}: " + "; ".join(read) + "."
-
-
-def _temperature(run: Run, temperature: float) -> str:
-    if all(s.temperature == 0 for s in run.settings):
-        return ""
-    return f", temperature {temperature:g}"
 
 
 def _slug(temperature: float) -> str:

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from ddtree.records.arms import Arm, Window, window_size
 from ddtree.records.summary import CellSummary
 from ddtree.report.numbers import N_TOO_SMALL, bounds, is_number
-from ddtree.report.run import Run, Setting, barred, barred_word, ratio, window_label
+from ddtree.report.run import (
+    Run,
+    Setting,
+    barred,
+    barred_word,
+    ratio,
+    setting_of,
+    window_label,
+)
 
 SMALLEST_SCALE = 1.5
 """Each side of the colour scale reaches at least this far, so that small gains look small."""
@@ -129,10 +137,7 @@ def _is_reference(run: Run, arm: Arm, window: Window) -> bool:
 
 
 def _chosen(run: Run, setting: Setting) -> frozenset[Arm]:
-    here = (setting.context, setting.concurrency)
-    choices = run.summary.verdict.choices
-    named = {c.arm for c in choices if (c.context, c.concurrency) == here}
-    return frozenset(arm for arm in named if run.cells.get((setting, arm)) in run.judged(arm))
+    return frozenset(c.arm for c in run.summary.verdict.choices if setting_of(c) == setting)
 
 
 def _reference_cell(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ddtree.errors import ConfigError
 from ddtree.records.arms import FULL_WINDOW, Arm, Window
-from ddtree.records.summary import CellSummary, RunSummary
+from ddtree.records.summary import CellSummary, Choice, Control, RunSummary
 from ddtree.report.numbers import count, fixed
 
 
@@ -35,17 +35,23 @@ class Run:
         """The cells of one arm, in the order of the settings."""
         return tuple(self.cells[s, arm] for s in self.settings if (s, arm) in self.cells)
 
-    def judged(self, arm: Arm) -> tuple[CellSummary, ...]:
-        """The arm's cells that a verdict speaks of: greedy ones, or the lowest temperature's."""
-        lowest = min((s.temperature for s in self.settings), default=0.0)
-        return tuple(cell for cell in self.of(arm) if cell.temperature == lowest)
+    @property
+    def is_greedy(self) -> bool:
+        """Whether nothing was sampled, so that no temperature need be named."""
+        return all(s.temperature == 0 for s in self.settings)
+
+    def where(self, setting: Setting) -> str:
+        """`context 900, concurrency 8`; the temperature too where the run is not all greedy."""
+        text = f"context {setting.context}, concurrency {setting.concurrency}"
+        return text + self.temperature(setting.temperature)
 
     def label(self, setting: Setting) -> str:
-        """`Context 900, concurrency 8`; the temperature too where the run is not all greedy."""
-        text = f"Context {setting.context}, concurrency {setting.concurrency}"
-        if all(s.temperature == 0 for s in self.settings):
-            return text
-        return f"{text}, temperature {setting.temperature:g}"
+        """`where` as a title."""
+        return self.where(setting).capitalize()
+
+    def temperature(self, value: float) -> str:
+        """`, temperature 0.7`; empty where the run is all greedy."""
+        return "" if self.is_greedy else f", temperature {value:g}"
 
 
 def arrange(summary: RunSummary) -> Run:
@@ -70,9 +76,9 @@ def arrange(summary: RunSummary) -> Run:
     )
 
 
-def setting_of(cell: CellSummary) -> Setting:
-    """Where a cell was measured."""
-    return Setting(cell.context, cell.concurrency, cell.temperature)
+def setting_of(what: CellSummary | Choice | Control) -> Setting:
+    """Where a cell or control was measured, or what a choice is for."""
+    return Setting(what.context, what.concurrency, what.temperature)
 
 
 def barred(cell: CellSummary) -> str:

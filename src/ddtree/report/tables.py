@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from ddtree.records.summary import CONTROL_BAND, CellSummary, Control
 from ddtree.report.numbers import N_TOO_SMALL, Shown, milliseconds, missing, number, times
-from ddtree.report.run import Run, Setting, barred, barred_word
+from ddtree.report.run import Run, Setting, barred, barred_word, setting_of
 
 GRADE_WORDS = {
     "baseline": "baseline",
@@ -64,8 +64,7 @@ class ControlRow:
     `identical` is of the outputs that both gave; `off` where the ratio or an output is amiss.
     """
 
-    context: int
-    concurrency: int
+    setting: Setting
     ratio: Shown
     interval: Shown
     requests: int
@@ -106,7 +105,7 @@ def _grade_row(cell: CellSummary) -> GradeRow:
 
 def control_rows(run: Run) -> tuple[ControlRow, ...]:
     """Section 7."""
-    ordered = sorted(run.summary.controls, key=lambda c: (c.context, c.concurrency))
+    ordered = sorted(run.summary.controls, key=setting_of)
     return tuple(_control_row(control) for control in ordered)
 
 
@@ -116,8 +115,7 @@ def _control_row(control: Control) -> ControlRow:
     if interval is not None:
         shown = Shown(f"{interval.low:.3f}–{interval.high:.3f}")
     return ControlRow(
-        context=control.context,
-        concurrency=control.concurrency,
+        setting=setting_of(control),
         ratio=number(control.ratio, 3, "not measured"),
         interval=shown,
         requests=control.requests,

@@ -17,15 +17,14 @@ from ddtree.report.numbers import (
     number,
     times,
 )
-from ddtree.report.run import Run, arm_meaning, barred, ratio
+from ddtree.report.run import Run, Setting, arm_meaning, barred, ratio, setting_of
 
 
 @dataclass(frozen=True)
 class ChoiceRow:
     """One line of the choice table. `withdrawn` is the reason an unfit choice is not shown."""
 
-    context: int
-    concurrency: int
+    setting: Setting
     arm: str
     withdrawn: str
     speedup: Shown
@@ -55,7 +54,7 @@ def verdict_view(run: Run) -> VerdictView:
     """Lay out the verdict, withdrawing what rests on a cell not valid, not lossless or no win."""
     verdict = run.summary.verdict
     choices = tuple(_choice_row(run, choice) for choice in run.summary.verdict.choices)
-    withdrawn = "" if verdict.arm is None else _unfit(run, verdict.arm, run.judged(verdict.arm))
+    withdrawn = "" if verdict.arm is None else _unfit(run, verdict.arm, run.of(verdict.arm))
     headline, arm = verdict.headline, verdict.arm
     if arm is not None and withdrawn:
         headline = f"No arm is recommended: the run names {arm.label}, but {withdrawn}."
@@ -92,7 +91,7 @@ def _no_win(cells: tuple[CellSummary, ...]) -> str:
 
 def _against(run: Run, arm: Arm) -> str:
     cells = sorted(
-        (c for c in run.judged(arm) if is_number(c.speedup)), key=lambda cell: cell.speedup or 0.0
+        (c for c in run.of(arm) if is_number(c.speedup)), key=lambda cell: cell.speedup or 0.0
     )
     text = f"against {run.baseline.label}"
     if not cells:
@@ -103,8 +102,7 @@ def _against(run: Run, arm: Arm) -> str:
         return f"{text}; {shown}"
     ends = (("lowest", cells[0]), ("highest", cells[-1]))
     return f"{text}, geometric mean over {len(cells)} settings; " + "; ".join(
-        f"{name} {_with_interval(c)} at context {c.context}, concurrency {c.concurrency}"
-        for name, c in ends
+        f"{name} {_with_interval(c)} at {run.where(setting_of(c))}" for name, c in ends
     )
 
 
@@ -125,7 +123,7 @@ def _why(run: Run, arm: Arm) -> str:
     """
     pairs = [
         (c.acceptance_length, c.acceptance_length / c.speedup)
-        for c in run.judged(arm)
+        for c in run.of(arm)
         if c.concurrency == 1
         and c.acceptance_length is not None
         and c.speedup is not None
@@ -167,17 +165,11 @@ def _why_none(run: Run) -> str:
 
 
 def _choice_row(run: Run, choice: Choice) -> ChoiceRow:
-    cells = tuple(
-        c
-        for c in run.judged(choice.arm)
-        if (c.context, c.concurrency) == (choice.context, choice.concurrency)
-    )
-    withdrawn = _unfit(run, choice.arm, cells)
-    cell = cells[0] if cells else None
+    cell = run.cells.get((setting_of(choice), choice.arm))
+    withdrawn = _unfit(run, choice.arm, () if cell is None else (cell,))
     none = missing("no cell for this choice")
     return ChoiceRow(
-        context=choice.context,
-        concurrency=choice.concurrency,
+        setting=setting_of(choice),
         arm=choice.arm.label,
         withdrawn=withdrawn,
         speedup=Shown("1.00×", "baseline")
