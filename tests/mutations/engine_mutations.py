@@ -5,7 +5,7 @@ from mutations import engine_checks as engine
 from mutations.planting import Mutation
 
 LOOP, PLAN, DRAFTING = "ddtree.engine.loop", "ddtree.engine.plan", "ddtree.engine.drafting"
-POOL, REQUEST, ENGINE = "ddtree.engine.pool", "ddtree.engine.request", "ddtree.engine.engine"
+POOL, REQUEST, MAKING = "ddtree.engine.pool", "ddtree.engine.request", "ddtree.engine.making"
 TARGET = "ddtree.models.target"
 
 ACCEPTED_FEATURES = "features[b, accepted.rows[b, : count + 1]]"
@@ -269,7 +269,7 @@ DRAFT_MUTATIONS = (
     ),
     Mutation(
         "budget off by one in the engine",
-        ENGINE,
+        MAKING,
         (
             (
                 "min(budget, possible), topk",

@@ -3,15 +3,17 @@
 A mutation is a change of a module's source (see `planting`), written down with the checks that
 catch it and, where the bug costs speed and not correctness, with the check that can't. Trees, rows
 and windows are checked against enumeration (`core_battery`), the engine against transformers'
-plain decoding of a tiny float64 model (`engine_checks`). On the code as it is every check passes.
+plain decoding of a tiny float64 model (`engine_checks`), sampling against its definition in plain
+Python (`sampling_checks`). On the code as it is every check passes.
 A change of the source that removes a mutation's text must restate the mutation.
 """
 
 import pytest
 
 from mutations import core_battery as battery
-from mutations import core_mutations, engine_mutations
+from mutations import core_mutations, engine_mutations, sampling_mutations
 from mutations import engine_checks as engine
+from mutations import sampling_checks as sampling
 from mutations.planting import planted
 
 MUTATIONS = (
@@ -24,6 +26,11 @@ MUTATIONS = (
     *engine_mutations.SLIDING_MUTATIONS,
     *engine_mutations.DRAFT_MUTATIONS,
     *engine_mutations.REQUEST_MUTATIONS,
+    *sampling_mutations.NOISE_MUTATIONS,
+    *sampling_mutations.FILTER_MUTATIONS,
+    *sampling_mutations.EDIT_MUTATIONS,
+    *sampling_mutations.WALK_MUTATIONS,
+    *sampling_mutations.LOGPROB_MUTATIONS,
 )
 CHECKS = (
     battery.check_optimal_trees,
@@ -45,6 +52,16 @@ CHECKS = (
     engine.check_per_query_drafts,
     engine.check_stop,
     engine.check_limit,
+    sampling.check_keyed_noise,
+    sampling.check_filter_definition,
+    sampling.check_exact_edges,
+    sampling.check_single_draws,
+    sampling.check_edited_rows,
+    sampling.check_walks,
+    sampling.check_laws,
+    sampling.check_margins,
+    sampling.check_seeded_text,
+    sampling.check_logprobs,
 )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ddtree.core.noise import approximate_gumbel, gumbel
 
@@ -99,8 +100,8 @@ def rank(logits: Tensor, rules: SamplingRules) -> Ranked:
     """All V tokens of logits [n, V] with what the filters keep: the slow twin of the pool that
     `sample` looks at, and what scores are made of."""
     ids = torch.sort(logits, dim=-1, descending=True, stable=True).indices
-    scaled = _scale(logits, rules.temperatures).gather(-1, ids)
-    return _filter(ids, scaled, scaled.exp().sum(-1), rules)
+    scaled = _scale(logits, rules.temperatures)
+    return _filter(ids, scaled.gather(-1, ids), scaled.exp().sum(-1), rules)
 
 
 def log_probabilities(logits: Tensor, rules: SamplingRules) -> Tensor:
@@ -143,14 +144,18 @@ def _pool(logits: Tensor, scaled: Tensor, rules: SamplingRules) -> tuple[Ranked,
 
 
 def _filter(ids: Tensor, scaled: Tensor, total: Tensor, rules: SamplingRules) -> Ranked:
-    """Filters on tokens in order; `total` [n] is the sum of exp(scaled) over the vocabulary."""
+    """Filters on tokens in order; `total` [n] is the sum of exp(scaled) over the vocabulary.
+
+    Sums run in an order that doesn't depend on how many tokens are looked at, so that the pool and
+    the whole row agree on a token at top_p's edge.
+    """
     ranks = torch.arange(ids.shape[-1], device=ids.device)
     in_top_k = ranks < rules.top_k[:, None]
     weights = scaled.exp() * in_top_k
+    summed = weights.cumsum(-1)
     limited = rules.top_k < ids.shape[-1]
-    total = torch.where(limited, weights.sum(-1), total)
-    shares = weights / total[:, None]
-    mass = shares.cumsum(-1) - shares
+    total = torch.where(limited, summed[:, -1], total)
+    mass = pad(summed[:, :-1], (1, 0)) / total[:, None]
     # The first token is always kept: rounding can't empty a row.
     in_top_p = (mass < rules.top_p[:, None]) | (ranks == 0) | (rules.top_p >= 1)[:, None]
     in_min_p = scaled >= rules.min_p.log()[:, None]

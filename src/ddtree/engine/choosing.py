@@ -92,7 +92,7 @@ def make_edits(
 
     def marked(ids: Collection[int]) -> Tensor:
         marks = torch.zeros(1, vocab, dtype=torch.bool)
-        marks[0, [i for i in ids if i < vocab]] = True
+        marks[0, [i for i in ids if 0 <= i < vocab]] = True
         return marks
 
     bias = torch.zeros(1, vocab)

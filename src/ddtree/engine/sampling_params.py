@@ -1,6 +1,7 @@
 """How a request's tokens are chosen, checked field by field."""
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -51,7 +52,7 @@ class SamplingParams:
         _check_number("min_p", self.min_p, 0.0, 1.0)
         if self.seed is not None:
             _check_integer("seed", self.seed, 0, _MOST)
-        _check_number("repetition_penalty", self.repetition_penalty, 0.0, 2.0, above=True)
+        _check_number("repetition_penalty", self.repetition_penalty, 0.01, 2.0)
         _check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         _check_integer("min_tokens", self.min_tokens, 0, self.max_tokens)
@@ -86,13 +87,9 @@ def _check_number(
     name: str, value: float, least: float, most: float, *, above: bool = False
 ) -> None:
     """A finite number from `least` (or above it) to `most`."""
+    # Comparisons alone: an integer may be too large for a float, and NaN is never in a range.
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if (
-        number
-        and math.isfinite(value)
-        and least <= value <= most
-        and not (above and value == least)
-    ):
+    if number and least <= value <= min(most, sys.float_info.max) and (value > least or not above):
         return
     low = f"above {least:g}" if above else f"of at least {least:g}"
     high = "" if math.isinf(most) else f" and at most {most:g}"

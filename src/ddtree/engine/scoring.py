@@ -143,8 +143,13 @@ class ScoreJob:
 def _sampled_score(
     logits: Tensor, sampling: SeededSampling, position: int, wanted: tuple[int, int]
 ) -> SampledScore:
-    """`wanted`: the given token and how many of the best to list; logits [1, V] are edited."""
+    """`wanted`: the given token and how many of the best to list; logits [1, V] are edited.
+
+    Where bans left no token nothing is listed and nothing has a share.
+    """
     token, top = wanted
+    if bool(logits.amax() == -torch.inf):
+        return SampledScore(-FAR, -FAR, 0.0, 0.0, (), (), ())
     temperature = sampling.params.temperature
     if temperature == 0:
         order = torch.sort(logits, dim=-1, descending=True, stable=True)
@@ -167,6 +172,10 @@ def _sampled_score(
     listed = torch.where(edges > -_NEAR_EDGE, scores, -torch.inf)
     best = torch.sort(listed, descending=True, stable=True).indices[:top]
     best = best[listed[best] > -torch.inf]
+    # Nearly kept tokens must not crowd out the one to be chosen.
+    choice = scores.masked_fill(edges <= 0, -torch.inf).argmax()[None]
+    if top and not bool((best == choice).any()):
+        best = torch.cat([best[: top - 1], choice])
     return SampledScore(
         float(scores[at]),
         float(edges[at]),
