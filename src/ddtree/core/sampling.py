@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ddtree.core.noise import approximate_gumbel, gumbel
+from ddtree.core.noise import APPROXIMATION_ERROR, approximate_gumbel, gumbel
 
 # Most nuclei lie within this many best tokens; a full sort of a row costs ten times as much.
 POOL = 1024
@@ -71,29 +71,36 @@ def sample(logits: Tensor, rules: SamplingRules, positions: Tensor) -> Tensor:
 
     positions: [n] absolute positions of the tokens to be drawn. -inf logits have no chance.
     """
-    vocab = logits.shape[-1]
-    scaled = _scale(logits, rules.temperatures)
+    filtered = (rules.top_k < logits.shape[-1]) | (rules.top_p < 1)
+    if bool(filtered.all()):
+        return _sample_filtered(logits, rules, positions)
+    if not bool(filtered.any()):
+        return _sample_whole(logits, rules, positions)
     tokens = torch.empty_like(positions)
-    filtered = (rules.top_k < vocab) | (rules.top_p < 1)
-    rows = filtered.nonzero()[:, 0]
-    if len(rows):
-        some = rules.take(rows)
-        pool, sure = _pool(logits[rows], scaled[rows], some)
-        tokens[rows] = _draw(pool.ids, pool.scaled, pool.kept, some, positions[rows])
-        # What the pool can't decide needs the whole vocabulary in order.
-        for row in rows[~sure].tolist():
-            one = torch.tensor([row], device=rows.device)
-            ranked = rank(logits[one], rules.take(one))
-            tokens[row] = _draw(
-                ranked.ids, ranked.scaled, ranked.kept, rules.take(one), positions[one]
-            )[0]
-    rows = (~filtered).nonzero()[:, 0]
-    if len(rows):
-        some, values = rules.take(rows), scaled[rows]
-        ids = torch.arange(vocab, device=logits.device).expand_as(values)
-        kept = values >= some.min_p.log()[:, None]
-        tokens[rows] = _draw(ids, values, kept, some, positions[rows])
+    for rows, draw in ((filtered, _sample_filtered), (~filtered, _sample_whole)):
+        some = rows.nonzero()[:, 0]
+        tokens[some] = draw(logits[some], rules.take(some), positions[some])
     return tokens
+
+
+def _sample_filtered(logits: Tensor, rules: SamplingRules, positions: Tensor) -> Tensor:
+    """Rows with top_k or top_p: from their best tokens, or from all where those don't decide."""
+    pool, sure = _pool(logits, _scale(logits, rules.temperatures), rules)
+    tokens = _draw(pool.ids, pool.scaled, pool.kept, rules, positions)
+    if not bool(sure.all()):
+        rows = (~sure).nonzero()[:, 0]
+        some = rules.take(rows)
+        ranked = rank(logits[rows], some)
+        tokens[rows] = _draw(ranked.ids, ranked.scaled, ranked.kept, some, positions[rows])
+    return tokens
+
+
+def _sample_whole(logits: Tensor, rules: SamplingRules, positions: Tensor) -> Tensor:
+    """Rows whose tokens need no order: min_p looks at the best one alone."""
+    scaled = _scale(logits, rules.temperatures)
+    ids = torch.arange(logits.shape[-1], device=logits.device).expand_as(scaled)
+    kept = scaled >= rules.min_p.log()[:, None]
+    return _draw(ids, scaled, kept, rules, positions)
 
 
 def rank(logits: Tensor, rules: SamplingRules) -> Ranked:
@@ -169,7 +176,11 @@ def _draw(
     seeds, positions = rules.seeds[:, None], positions[:, None]
     values = scaled.masked_fill(~kept, -torch.inf)
     rough = values + approximate_gumbel(seeds, positions, ids)
-    few = rough.topk(min(_CONTENDERS, ids.shape[-1]), dim=-1).indices
-    ids, order = ids.gather(-1, few).sort(-1)
-    exact = values.gather(-1, few.gather(-1, order)) + gumbel(seeds, positions, ids)
-    return ids.gather(-1, exact.max(-1, keepdim=True).indices)[:, 0]
+    few = rough.topk(min(_CONTENDERS, ids.shape[-1]), dim=-1)
+    tokens = ids.gather(-1, few.indices)
+    lead = few.values[:, :1] - few.values[:, 1:2]
+    if bool((lead > 2 * APPROXIMATION_ERROR).all()):
+        return tokens[:, 0]
+    tokens, order = tokens.sort(-1)
+    exact = values.gather(-1, few.indices.gather(-1, order)) + gumbel(seeds, positions, tokens)
+    return tokens.gather(-1, exact.max(-1, keepdim=True).indices)[:, 0]

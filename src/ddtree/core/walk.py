@@ -82,16 +82,14 @@ def walk_choices(
 
 def _choose(logits: Tensor, rules: SamplingRules, positions: Tensor) -> Tensor:
     """One token for each row of logits [n, V]: drawn, or the best where temperature is 0."""
-    greedy = rules.temperatures == 0
-    if bool(greedy.all()):
-        return best_token(logits)
-    drawn = torch.empty_like(positions)
-    some = (~greedy).nonzero()[:, 0]
-    drawn[some] = sample(logits[some], rules.take(some), positions[some])
-    rest = greedy.nonzero()[:, 0]
-    if len(rest):
-        drawn[rest] = best_token(logits[rest])
-    return drawn
+    drawn = rules.temperatures > 0
+    if bool(drawn.all()):
+        return sample(logits, rules, positions)
+    tokens = best_token(logits)
+    if bool(drawn.any()):
+        some = drawn.nonzero()[:, 0]
+        tokens[some] = sample(logits[some], rules.take(some), positions[some])
+    return tokens
 
 
 def widened(logits: Tensor) -> Tensor:
