@@ -6,21 +6,32 @@ import torch
 from torch import Tensor
 
 from ddtree.core import DraftVisibility
+from ddtree.core.coupling import Coupling
 from ddtree.engine.plan import DraftContext, draft_plan
 from ddtree.engine.pool import KVPool
 from ddtree.engine.request import Request
+from ddtree.engine.sampling_params import SamplingParams
 from ddtree.models.drafter import Drafter
 from ddtree.models.target import Target
+
+# The strongest filters under which weights fitted without any are known to win
+# (benchmarks/coupled_drafting.py; with top_p 0.8 they lose).
+LEAST_TOP_P = 0.95
+LEAST_TOP_K = 50
 
 
 class Drafting:
     """Owns the drafter's KV: per slot a ring of `ring` committed tokens plus the block's columns.
 
-    Memory is fixed at start and does not grow with the context.
+    Memory is fixed at start and does not grow with the context. `coupled` lets candidates look at
+    the noise of sampling where the drafter has a calibration for it.
     """
 
-    def __init__(self, drafter: Drafter, target: Target, slots: int, ring: int) -> None:
+    def __init__(
+        self, drafter: Drafter, target: Target, slots: int, ring: int, *, coupled: bool = True
+    ) -> None:
         config = drafter.config
+        self._calibration = drafter.calibration if coupled else None
         self.drafter, self.target, self.ring = drafter, target, ring
         self.block = config.block_size
         self._how = DraftVisibility(config.window_kind, config.causal)
@@ -65,3 +76,33 @@ class Drafting:
         offsets = torch.arange(self.block, device=ids.device)
         positions = torch.tensor(lengths, device=ids.device)[:, None] + offsets
         return self.target.head(self.drafter(self.target.embed(ids), positions, plan))
+
+    def coupling(self, requests: Sequence[Request]) -> Coupling | None:
+        """Of requests in the order of their logits those whose candidates look at the noise; None
+        if none does."""
+        if self._calibration is None:
+            return None
+        chosen, found = [], []
+        for row, request in enumerate(requests):
+            weights = self._calibration.at(request.sampling.temperature)
+            if weights is not None and _draws_from_nearly_all(request.sampling):
+                chosen.append(row)
+                found.append(weights)
+        if not chosen:
+            return None
+        device = self.target.device
+        return Coupling(
+            rows=torch.tensor(chosen, device=device),
+            seeds=torch.tensor([requests[row].seed for row in chosen], device=device),
+            roots=torch.tensor([requests[row].root_position for row in chosen], device=device),
+            log_q=torch.tensor([w.log_q for w in found], device=device),
+            noise=torch.tensor([w.noise for w in found], device=device),
+            rest=torch.tensor([w.rest for w in found], device=device),
+        )
+
+
+def _draws_from_nearly_all(sampling: SamplingParams) -> bool:
+    """Whether the calibration, fitted without filters, holds: the noise of a token that a filter
+    removes decides nothing."""
+    few = 0 < sampling.top_k < LEAST_TOP_K
+    return not few and sampling.top_p >= LEAST_TOP_P and sampling.min_p == 0

@@ -56,7 +56,9 @@ class EngineConfig:
     slots: requests decoded at once. max_context: prompt + output tokens a request may hold, None
     for the target's own limit. max_budget, max_topk: the largest a request may ask for.
     prefill_chunk: prompt tokens per forward pass. draft_window: default and largest window; None
-    takes the checkpoint's.
+    takes the checkpoint's. coupled_drafting: at temperatures above 0 candidates are ranked by the
+    chance to be drawn, given the noise of the draw, where the drafter is calibrated for it; outputs
+    are the same without.
     """
 
     slots: int = 4
@@ -65,6 +67,7 @@ class EngineConfig:
     max_topk: int = 16
     prefill_chunk: int = 512
     draft_window: DraftWindow | None = None
+    coupled_drafting: bool = True
 
     def __post_init__(self) -> None:
         for name in ("slots", "max_budget", "max_topk", "prefill_chunk"):

@@ -23,6 +23,7 @@ from transformers.models.qwen3.modeling_qwen3 import (
 
 from ddtree.errors import ModelError
 from ddtree.models.attention import AttendPlan, AttentionLayer
+from ddtree.models.coupling_file import Calibration, load_calibration
 from ddtree.models.drafter_config import DrafterConfig, load_drafter_config
 
 
@@ -72,11 +73,14 @@ class _Layer(nn.Module):
 
 
 class Drafter(nn.Module):
-    """The network; which context a block sees is the plan's business."""
+    """The network; which context a block sees is the plan's business.
 
-    def __init__(self, config: DrafterConfig) -> None:
+    `calibration` weighs its logits against the noise of sampling; None ranks by probability.
+    """
+
+    def __init__(self, config: DrafterConfig, calibration: Calibration | None = None) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.calibration = config, calibration
         qwen = _rotary_config(config)
         width = len(config.target_layer_ids) * config.hidden_size
         self.fc = nn.Linear(width, config.hidden_size, bias=False)
@@ -112,8 +116,8 @@ class Drafter(nn.Module):
 
 
 def load_drafter(folder: Path, dtype: torch.dtype, device: str) -> Drafter:
-    """Read a z-lab checkpoint (config.json and model.safetensors); ModelError names a key that is
-    missing, left over or of the wrong shape."""
+    """Read a z-lab checkpoint (config.json and model.safetensors, and coupling.json if it is
+    there); ModelError names a key that is missing, left over or of the wrong shape."""
     config = load_drafter_config(folder)
     path = folder / "model.safetensors"
     if not path.is_file():
@@ -124,7 +128,7 @@ def load_drafter(folder: Path, dtype: torch.dtype, device: str) -> Drafter:
         weights = load_file(path)
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{path}: can't be read ({error}); fetch the checkpoint again") from error
-    drafter = Drafter(config)
+    drafter = Drafter(config, load_calibration(folder, config.block_size - 1))
     own = drafter.state_dict()
     for kind, names in (("missing", own.keys() - weights), ("unknown", weights.keys() - own)):
         if names:
