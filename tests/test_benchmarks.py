@@ -38,6 +38,25 @@ def test_exactness(tmp_path, smollm2):
     assert max(result["prompt_tokens"]) > 1024
 
 
+@pytest.mark.model
+def test_sampled_exactness(tmp_path, smollm2):
+    result = run(
+        "sampled_exactness.py",
+        tmp_path / "sampled.json",
+        *("--prompts", "3", "--tokens", "8", "--budgets", "8", "--temperatures", "1.0"),
+    )
+    assert result["passed"]
+    assert [c["how"] for c in result["cells"]] == ["alone", "batched"]
+    assert all(c["outputs"] == 3 for c in result["cells"])
+
+
+@pytest.mark.model
+def test_sampling_cost(tmp_path, smollm2):
+    result = run("sampling_cost.py", tmp_path / "cost.json", *("--prompts", "1", "--tokens", "4"))
+    assert result["stages"]["T=1 top_p=0.95"]["accept_ms"] > 0
+    assert result["choice"]["visited_rows_ms"] > 0
+
+
 def test_builder_cost(tmp_path):
     rows = run("builder_cost.py", tmp_path / "cost.json", "--repeats", "1")["rows"]
     assert {row["batch"] for row in rows} == {1, 8, 32}
