@@ -1,9 +1,10 @@
 """What sampling adds to a round: `ddtree` with top_p, without filters, with penalties, against
 greedy.
 
-Two measurements in one run. Stage by stage: the `accept` stage of greedy and sampled rounds on the
-same prompts, alternating. And the choice alone on recorded logits of one round: the walk over the
-visited rows against sorting every row of the tree.
+Two measurements in one run. Stage by stage: the `accept` and `build` stages (sampled trees may
+look at the noise) of greedy and sampled rounds on the same prompts, alternating. And the choice
+alone on the target's own logits of a prompt: three rows one after the other against sorting as many
+rows as a tree has.
 
     OMP_WAIT_POLICY=passive GOMP_SPINCOUNT=0 python benchmarks/sampling_cost.py \
         --out benchmarks/results/HARDWARE/sampling_cost.json
@@ -45,7 +46,7 @@ def main() -> None:
     texts = humaneval_prompts(args.humaneval)[: args.prompts]
     prompts = [loaded.tokenizer(text).input_ids for text in texts]
     engine.generate(prompts[:1], SamplingParams(16), tree)
-    seconds = {name: [] for name in MODES}  # per prompt: (accept, whole round) means
+    seconds = {name: [] for name in MODES}  # per prompt: (accept, build, whole round) means
     for number, prompt in enumerate(prompts):
         order = list(MODES.items())
         for name, fields in order if number % 2 else order[::-1]:
@@ -53,38 +54,39 @@ def main() -> None:
             sampling = SamplingParams(args.tokens, ignore_eos=True, **fields, **seed)
             stats = engine.generate([prompt], sampling, tree)[0].stats
             per_round = {k: v / stats.rounds for k, v in stats.stage_seconds.items()}
-            seconds[name].append((per_round["accept"], sum(per_round.values())))
+            total = sum(per_round.values())
+            seconds[name].append((per_round["accept"], per_round["build"], total))
         progress(number, {n: [round(1e3 * x, 2) for x in v[-1]] for n, v in seconds.items()})
-    whole = statistics.median(total for _, total in seconds["greedy"])
-    stages = {name: summary(values, whole, seconds["greedy"]) for name, values in seconds.items()}
-    write(args, {"budget": args.budget, "stages": stages, "choice": choice_cost(args.budget)})
+    stages = {name: summary(values, seconds["greedy"]) for name, values in seconds.items()}
+    ids = torch.tensor(max(prompts, key=len))
+    with torch.inference_mode():
+        logits = engine.target.reference_logits(ids)[-args.budget - 1 :].float()
+    write(args, {"budget": args.budget, "stages": stages, "choice": choice_cost(logits)})
     for name, found in stages.items():
         print(name, found)
 
 
-def summary(values, greedy_round_s, greedy) -> dict[str, float]:
-    """Median milliseconds of the accept stage, and what it adds to a greedy round."""
-    accept = statistics.median(accept for accept, _ in values)
-    added = accept - statistics.median(accept for accept, _ in greedy)
+def summary(values, greedy) -> dict[str, float]:
+    """Median milliseconds of the two stages, and what they add to a greedy round."""
+    accept, build, whole = (statistics.median(column) for column in zip(*values, strict=True))
+    plain = [statistics.median(column) for column in zip(*greedy, strict=True)]
     return {
         "accept_ms": round(1e3 * accept, 3),
-        "round_ms": round(1e3 * statistics.median(total for _, total in values), 2),
-        "added_share_of_a_greedy_round": round(added / greedy_round_s, 4),
+        "build_ms": round(1e3 * build, 3),
+        "round_ms": round(1e3 * whole, 2),
+        "added_share_of_a_greedy_round": round((accept + build - sum(plain[:2])) / plain[2], 4),
     }
 
 
-def choice_cost(budget: int, visited: int = 3, repeats: int = 40) -> dict[str, float]:
-    """Milliseconds to draw for `visited` rows one after the other, and to sort every row, on
-    logits with a tail like a language model's."""
-    torch.manual_seed(0)
-    logits = 2.5 * torch.randn(budget + 1, 49152)
-    logits[:, ::1000] += 8.0
+def choice_cost(logits, visited: int = 3, repeats: int = 40) -> dict[str, float]:
+    """Milliseconds to draw for `visited` rows one after the other, and to sort every row."""
+    count, vocab = logits.shape
     rules = SamplingRules(
-        torch.arange(budget + 1),
-        torch.ones(budget + 1, dtype=torch.float64),
-        torch.full((budget + 1,), 49152),
-        torch.full((budget + 1,), 0.95, dtype=torch.float64),
-        torch.zeros(budget + 1, dtype=torch.float64),
+        torch.arange(count),
+        torch.ones(count, dtype=torch.float64),
+        torch.full((count,), vocab),
+        torch.full((count,), 0.95, dtype=torch.float64),
+        torch.zeros(count, dtype=torch.float64),
     )
     rows = [torch.tensor([row]) for row in range(visited)]
     cases = {
