@@ -57,6 +57,21 @@ def test_sampling_cost(tmp_path, smollm2):
     assert result["choice"]["visited_rows_ms"] > 0
 
 
+@pytest.mark.model
+def test_coupled_drafting(tmp_path, smollm2):
+    """Record, fit, replay and decode, on a few tokens."""
+    result = run(
+        "coupled_drafting.py",
+        tmp_path / "coupled.json",
+        *("--recordings", str(tmp_path), "--prompts", "2", "--tokens", "12"),
+        *("--temperatures", "1.0", "--others", "1:0.95:0", "--other-prompts", "1"),
+        *("--shapes", "7:1,8:4", "--decode", "1"),
+    )
+    (decoded,) = result["engine"]
+    assert decoded["same_output"] == decoded["prompts"] == 1
+    assert result["replays"]
+
+
 def test_builder_cost(tmp_path):
     rows = run("builder_cost.py", tmp_path / "cost.json", "--repeats", "1")["rows"]
     assert {row["batch"] for row in rows} == {1, 8, 32}

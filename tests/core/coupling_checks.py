@@ -13,6 +13,7 @@ from ddtree.core import coupling
 
 SEEDS = [2**40 + 7, 5, 2**62 + 1]
 ROOTS = [0, 31, 4000]
+VOCAB = 2500  # two or three tokens in each class of a pool
 
 
 def random_logits(batch, depth, vocab, seed=0, spread=3.0):
@@ -41,19 +42,20 @@ def slow_twin(logits, made, place, depth):
     """Log P of the pool's tokens of one request at one depth (from 0), in float64, by token."""
     row = logits[made.rows[place], depth].double()
     log_q = row.log_softmax(-1).tolist()
-    order = sorted(range(len(log_q)), key=lambda token: (-row[token].item(), token))
-    pool = [token for token in order[: coupling.POOL] if log_q[token] > -math.inf]
+    classes = [range(first, len(log_q), coupling.POOL) for first in range(coupling.POOL)]
+    pool = [max(ids, key=lambda token: (log_q[token], -token)) for ids in classes if ids]
     position = made.roots[place] + depth + 1
     noise = core.gumbel(made.seeds[place], position, torch.arange(len(log_q))).tolist()
     a, b, c = (values[place, depth].item() for values in (made.log_q, made.noise, made.rest))
     scores = {token: a * log_q[token] + b * noise[token] for token in pool}
     total = sum(math.exp(score) for score in scores.values())
-    if len(pool) < len(log_q):
-        total += math.exp(c) * math.fsum(math.exp(log_q[t]) for t in order[len(pool) :]) ** a
+    others = set(range(len(log_q))) - set(pool)
+    if others:
+        total += math.exp(c) * math.fsum(math.exp(log_q[token]) for token in others) ** a
     return {token: score - math.log(total) for token, score in scores.items()}
 
 
-def check_twin(vocab=700, topk=9):
+def check_twin(vocab=VOCAB, topk=9):
     """Tokens and values of all coupled rows; a vocabulary beyond the pool unless told."""
     logits, made = random_logits(3, 4, vocab), make_coupling([0, 2], 4)
     got = coupling.coupled_candidates(logits, topk, made)
@@ -86,7 +88,7 @@ def check_small_vocabulary():
 
 def check_other_rows():
     """Rows that are not coupled come out as without any coupling, bit for bit."""
-    logits = random_logits(3, 4, 700).bfloat16()
+    logits = random_logits(3, 4, VOCAB).bfloat16()
     plain = core.top_candidates(logits, 5)
     got = coupling.coupled_candidates(logits, 5, make_coupling([1], 4))
     for row in (0, 2):
@@ -98,7 +100,7 @@ def check_other_rows():
 
 def check_alone():
     """A batch of mixed coefficients gives what each row gives alone, worked on together or not."""
-    logits, made = random_logits(3, 4, 700), make_coupling([0, 1, 2], 4)
+    logits, made = random_logits(3, 4, VOCAB), make_coupling([0, 1, 2], 4)
     for at_once in (None, 1, 2):
         batch = coupling.coupled_candidates(logits, 6, made, at_once)
         for row in range(3):
@@ -109,27 +111,30 @@ def check_alone():
 
 
 def check_plain_coefficients():
-    """a = 1, b = 0 is the drafter's own ranking, here without ties; with `rest` at 0 its
-    log-probabilities too."""
-    logits = random_logits(3, 4, 700)
-    plain = core.top_candidates(logits, 8)
-    got = coupling.coupled_candidates(logits, 8, make_coupling([0, 1, 2], 4, (1, 0, 0)))
-    assert torch.equal(got.tokens, plain.tokens)
-    assert torch.allclose(got.log_probs, plain.log_probs, atol=1e-5)
+    """a = 1, b = 0 gives the drafter's own log-probabilities, as long as `rest` is 0, and its
+    ranking, as far as the pool reaches."""
+    for vocab in (700, VOCAB):
+        logits = random_logits(3, 4, vocab)
+        got = coupling.coupled_candidates(logits, 8, make_coupling([0, 1, 2], 4, (1, 0, 0)))
+        expected = logits.log_softmax(-1).gather(-1, got.tokens)
+        assert torch.allclose(got.log_probs, expected, atol=1e-5)
+        assert (got.log_probs.diff(dim=-1) <= 0).all()
+        if vocab <= coupling.POOL:
+            assert torch.equal(got.tokens, core.top_candidates(logits, 8).tokens)
 
 
 def check_ties():
-    """Equal values rank by lower id."""
-    logits = torch.zeros(1, 2, 300)
-    logits[0, 0, [250, 7, 90]] = 2.0
+    """Equal values rank by lower id, within a class and between classes."""
+    logits = torch.zeros(1, 2, VOCAB)
+    logits[0, 0, [coupling.POOL + 6, 7, 90]] = 2.0
     got = coupling.coupled_candidates(logits, 5, make_coupling([0], 2, (2, 0, 0)))
-    assert got.tokens[0].tolist() == [[7, 90, 250, 0, 1], [0, 1, 2, 3, 4]]
+    assert got.tokens[0].tolist() == [[7, 90, coupling.POOL + 6, 0, 1], [0, 1, 2, 3, 4]]
 
 
 def check_unusable():
     """NaN and +inf flag their request alone and leave nothing to draft; -inf is no candidate."""
     for bad in (math.nan, -math.nan, math.inf):
-        logits, made = random_logits(3, 2, 700), make_coupling([0, 1], 2)
+        logits, made = random_logits(3, 2, VOCAB), make_coupling([0, 1], 2)
         good = coupling.coupled_candidates(logits, 4, made)
         logits[1, 0, 650] = bad
         got = coupling.coupled_candidates(logits, 4, made)
@@ -149,13 +154,13 @@ def check_unusable():
 def check_draws(temperature=0.7):
     """With the target's own logits, a = 1 / T and b = 1 the best candidate at each depth is the
     token that `sample` draws there."""
-    logits = random_logits(3, 6, 700, seed=3)
+    logits = random_logits(3, 6, VOCAB, seed=3)
     made = make_coupling([0, 1, 2], 6, (1 / temperature, 1, 0))
     got = coupling.coupled_candidates(logits, 1, made)
     rules = core.SamplingRules(
         seeds=made.seeds,
         temperatures=torch.full((3,), temperature, dtype=torch.float64),
-        top_k=torch.full((3,), 700),
+        top_k=torch.full((3,), VOCAB),
         top_p=torch.ones(3, dtype=torch.float64),
         min_p=torch.zeros(3, dtype=torch.float64),
     )

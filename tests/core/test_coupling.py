@@ -65,7 +65,7 @@ def test_the_model_is_exact_for_gumbel_errors(scale):
 def test_trees_are_the_best_under_these_scores():
     """The batched builder and the heap choose the same nodes from them."""
     depth, topk, budget = 4, 5, 12
-    logits = checks.random_logits(3, depth, 700)
+    logits = checks.random_logits(3, depth, checks.VOCAB)
     got = coupling.coupled_candidates(logits, topk, checks.make_coupling([0, 1, 2], depth))
     builder = core.LevelwiseBuilder(budget, topk, depth, torch.device("cpu"))
     tree = builder(got, torch.full((3,), budget), torch.full((3,), topk))

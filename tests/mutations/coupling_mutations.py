@@ -79,12 +79,40 @@ COUPLING_MUTATIONS = (
         "the pool's order breaks ties",
         COUPLING,
         (
-            ("dim=-1, sorted=False)", "dim=-1)"),
-            ("tokens, order = pool.indices.sort(-1)", "tokens = pool.indices.flip(-1)"),
-            ("pool.values.gather(-1, order)", "pool.values.flip(-1)"),
+            (
+                "best = ordered_places(found, tokens, keep)",
+                "best = found.sort(dim=-1, descending=True).indices[..., :keep]",
+            ),
         ),
         (core.check_ties,),
-        harmless_to=core.check_draws,
+        harmless_to=core.check_twin,
+    ),
+    Mutation(
+        "the pool holds each class's first token",
+        COUPLING,
+        (("keys.bitwise_or_(numbers).amin(-2) & mask", "keys.amin(-2) * 0"),),
+        (core.check_twin, core.check_draws),
+        harmless_to=core.check_small_vocabulary,
+    ),
+    Mutation(
+        "values that may be 0 or above",
+        COUPLING,
+        (
+            ("(total + 1)[..., None]", "(total * 0 - 1)[..., None]"),
+            ("+ 1\n", "- total[..., None] - 1\n"),
+        ),
+        (core.check_twin,),
+        harmless_to=core.check_small_vocabulary,
+    ),
+    Mutation(
+        "the highest id wins among equals",
+        COUPLING,
+        (
+            ("torch.arange(rows, dtype", "torch.arange(rows - 1, -1, -1, dtype"),
+            ("best.long() * size", "(rows - 1 - best.long()) * size"),
+        ),
+        (core.check_ties,),
+        harmless_to=core.check_twin,
     ),
     Mutation(
         "broken logits are not flagged",

@@ -11,7 +11,7 @@ A change of the source that removes a mutation's text must restate the mutation.
 import pytest
 
 from mutations import core_battery as battery
-from mutations import core_mutations, engine_mutations, sampling_mutations
+from mutations import core_mutations, coupling_mutations, engine_mutations, sampling_mutations
 from mutations import engine_checks as engine
 from mutations import sampling_checks as sampling
 from mutations.planting import planted
@@ -31,8 +31,10 @@ MUTATIONS = (
     *sampling_mutations.EDIT_MUTATIONS,
     *sampling_mutations.WALK_MUTATIONS,
     *sampling_mutations.LOGPROB_MUTATIONS,
+    *coupling_mutations.COUPLING_MUTATIONS,
 )
 CHECKS = (
+    *coupling_mutations.COUPLING_CHECKS,
     battery.check_optimal_trees,
     battery.check_scores,
     battery.check_selection,

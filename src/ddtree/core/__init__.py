@@ -5,6 +5,7 @@ Importable alone: torch and numpy only, no I/O, no device policy.
 
 from ddtree.core.accept import Acceptance, accept, accept_walk
 from ddtree.core.candidates import Candidates, top_candidates, top_candidates_sorted
+from ddtree.core.coupling import Coupling, coupled_candidates
 from ddtree.core.edits import LogitEdits, concat_edits
 from ddtree.core.heap import build_heap
 from ddtree.core.layout import VerifyRows, causal_rows, layout_tree
@@ -21,6 +22,7 @@ __all__ = [
     "Acceptance",
     "Candidates",
     "Choices",
+    "Coupling",
     "DraftTree",
     "DraftVisibility",
     "LevelwiseBuilder",
@@ -33,6 +35,7 @@ __all__ = [
     "build_heap",
     "causal_rows",
     "concat_edits",
+    "coupled_candidates",
     "derived_seed",
     "draft_visible",
     "edge_margins",

@@ -88,7 +88,12 @@ def _finish(values: Tensor, tokens: Tensor, maxima: Tensor) -> Candidates:
 
 
 def _ordered_topk(values: Tensor, ids: Tensor, keep: int) -> Tensor:
-    """Ids [..., keep] of the largest values, ties to the lower id.
+    """Ids [..., keep] of the largest values, ties to the lower id."""
+    return torch.gather(ids, -1, ordered_places(values, ids, keep))
+
+
+def ordered_places(values: Tensor, ids: Tensor, keep: int) -> Tensor:
+    """Places [..., keep] of the largest float32 values, best first, ties to the lower id.
 
     torch.topk promises no order among equal values, so value and id go into one integer key.
     """
@@ -96,4 +101,4 @@ def _ordered_topk(values: Tensor, ids: Tensor, keep: int) -> Tensor:
     bits = (values + 0.0).view(torch.int32)
     ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()
     keys = (ordered << 32) | (0x7FFFFFFF - ids)
-    return torch.gather(ids, -1, keys.topk(keep, dim=-1).indices)
+    return keys.topk(keep, dim=-1).indices

@@ -7,8 +7,8 @@ that draw is modelled by a multinomial regression,
 
     P(v) = exp(s_v) / (sum over u of exp(s_u) + R),    s_v = a log q_v + b g_v,
 
-whose sum runs over the POOL most probable tokens; R = exp(c) (1 - sum over u of q_u)^a stands for
-all others. If the models' logits over T differ by Gumbel noise of scale s, then a = 1 / (s T) and
+whose sum runs over a pool of tokens; R = exp(c) (1 - sum over u of q_u)^a stands for all others.
+If the models' logits over T differ by Gumbel noise of scale s, then a = 1 / (s T) and
 b = 1 / s exactly. What a tree holds changes no token of the output, so a poor fit costs
 acceptance and nothing else.
 """
@@ -17,14 +17,16 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from ddtree.core.candidates import Candidates, top_candidates
+from ddtree.core.candidates import Candidates, ordered_places, top_candidates
 from ddtree.core.noise import approximate_gumbel
 
-# Tokens whose noise is looked at. At temperature 1 a good part of the draws are tokens that the
-# drafter ranks in the hundreds and the noise lifts: twice the pool still gains a little, and costs
-# more on a CPU.
-POOL = 512
+# Tokens whose noise is looked at: of the ids that are equal modulo POOL the most probable one. A
+# maximum finds them, where the POOL most probable take a partial sort, several times as long on a
+# CPU; the drafter's r-th token is missing with a chance of (r - 1) / POOL. A small pool won't do:
+# at temperature 1 many draws are tokens that the drafter ranks in the hundreds and the noise lifts.
+POOL = 1024
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,9 @@ class Coupling:
 def coupled_candidates(
     logits: Tensor, topk: int, coupling: Coupling, at_once: int | None = None
 ) -> Candidates:
-    """Candidates of logits [B, D, V], K = min(topk, V): of the coupling's rows the best by P with
-    log P as their log-probability, ties to the lower id; of all others `top_candidates`'s, bit for
-    bit. `invalid` and `at_once` as there.
+    """Candidates of logits [B, D, V], K = min(topk, V): of the coupling's rows the pool's best by
+    P with log P as their log-probability, ties to the lower id; of all others `top_candidates`'s,
+    bit for bit. `invalid` and `at_once` as there.
     """
     size = len(coupling.rows)
     step = at_once or max(size, 1)
@@ -104,20 +106,35 @@ def draw_log_probs(log_q: Tensor, tokens: Tensor, coupling: Coupling) -> Tensor:
 
 
 def _coupled(logits: Tensor, topk: int, coupling: Coupling) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens, log-probabilities and flags of the coupling's rows.
-
-    Which of several tokens equal to the pool's last one are in the pool is topk's to say.
-    """
+    """Tokens, log-probabilities and flags of the coupling's rows."""
     values = logits.index_select(0, coupling.rows).float()
-    keep = min(topk, values.shape[-1])
-    pool = values.topk(min(max(POOL, keep), values.shape[-1]), dim=-1, sorted=False)
-    tokens, order = pool.indices.sort(-1)
+    vocab = values.shape[-1]
+    keep = min(topk, vocab)
     total = values.logsumexp(-1)
     invalid = (total.isnan() | (total == torch.inf)).any(-1)
-    log_q = pool.values.gather(-1, order) - total[..., None]
+    size = POOL * -(-keep // POOL)
+    # Below 0 throughout, as `_best_of_classes` needs it.
+    lowered = values - (total + 1)[..., None]
+    if vocab % size:
+        lowered = pad(lowered, (0, -vocab % size), value=-torch.inf)
+    tokens = _best_of_classes(lowered, size)
+    log_q = lowered.gather(-1, tokens) + 1
     dead = (log_q == -torch.inf) | log_q.isnan() | invalid[:, None, None]
     found = draw_log_probs(log_q.masked_fill(dead, -torch.inf), tokens, coupling)
-    # Ids ascend, so that a stable sort ranks equal values by id.
-    ranked = torch.sort(found, dim=-1, descending=True, stable=True)
-    best = ranked.indices[..., :keep]
-    return tokens.gather(-1, best), ranked.values[..., :keep], invalid
+    best = ordered_places(found, tokens, keep)
+    return tokens.gather(-1, best).clamp(max=vocab - 1), found.gather(-1, best), invalid
+
+
+def _best_of_classes(values: Tensor, size: int) -> Tensor:
+    """Of float32 values [n, D, rows * size], all below 0, the best id of each class modulo `size`,
+    [n, D, size]; the lowest among values that differ in their last few bits only.
+
+    The bits of negative floats, read as integers, fall as the values rise. The row takes the place
+    of the last ones, so that one minimum finds value and row.
+    """
+    rows = values.shape[-1] // size
+    mask = (1 << (rows - 1).bit_length()) - 1
+    numbers = torch.arange(rows, dtype=torch.int32, device=values.device)[:, None]
+    keys = values.view(torch.int32).view(*values.shape[:-1], rows, size) & ~mask
+    best = keys.bitwise_or_(numbers).amin(-2) & mask
+    return best.long() * size + torch.arange(size, device=values.device)

@@ -305,4 +305,5 @@ class Engine:
         if window is None:
             window = drafter.config.window or "full"
         ring = self.max_context if window == "full" else min(window, self.max_context)
-        return Drafting(drafter, self.target, self.config.slots, ring)
+        coupled = self.config.coupled_drafting
+        return Drafting(drafter, self.target, self.config.slots, ring, coupled=coupled)
