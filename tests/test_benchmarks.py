@@ -68,7 +68,7 @@ def test_coupled_drafting(tmp_path, smollm2):
         *("--shapes", "7:1,8:4", "--decode", "1"),
     )
     (decoded,) = result["engine"]
-    assert decoded["same_output"] == decoded["prompts"] == 1
+    assert decoded["same_output"] == decoded["prompts"] == 2
     assert result["replays"]
 
 
