@@ -50,6 +50,8 @@ def test_smollm2_is_lossless(smollm2, capsys, monkeypatch, tmp_path):
         (("--prompts", "/nonexistent"), "can't be read"),
         (("--draft-window", "wide"), "--draft-window"),
         (("--url", "http://127.0.0.1:9"), "127.0.0.1:9"),
+        (("--url", "http://127.0.0.1:9", "--dtype", "float32"), "--dtype"),
+        (("--temperature", "0", "--top-p", "0.5"), "--top-p"),
     ],
 )
 def test_refused(capsys, monkeypatch, arguments, words):

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from planted_engine import FILTERED, PENALISED, PLAN, check, make_engine, running
+from planted_engine import FILTERED, PLAN, check, make_engine, running
 
 from ddtree.records.arms import Arm
 from ddtree.records.sampling import Sampling
@@ -89,8 +89,8 @@ FAULTS = [
         WALK,
         "edits = edits.take(further).advance(drawn[further])",
         "edits = edits.take(further)",
-        PENALISED,
-        "",
+        Sampling(0.8, frequency_penalty=-2.0),  # repeats come in runs, so paths hold them
+        "below the root",
     ),
 ]
 
@@ -165,8 +165,9 @@ def test_reordered_sums_are_no_bug(dtype):
             samplings=(GREEDY, FILTERED),
             concurrencies=(1,),
             dtype=dtype,
+            samples=3,
         )
-    assert report.verdict in ("exact", "near-ties"), report.headline
+    assert report.verdict == {"float32": "exact", "bfloat16": "near-ties"}[dtype], report.headline
     control = report.results[0].control
     assert control is not None
     assert control.largest_gap_ulps > 0, "nothing was reordered"

@@ -35,10 +35,10 @@ def test_the_bound_is_the_largest_likely_count(flips: int, tokens: int, position
     assert near_tie_rate(allowed, tokens, control(flips, positions)).excess == 0
 
 
-def test_equal_exposures_and_no_flips_allow_nine() -> None:
-    # 2^-9 is above 0.1 %, 2^-10 below.
-    assert near_tie_rate(9, 1000, control(0, 1000)).excess == 0
-    assert near_tie_rate(12, 1000, control(0, 1000)).excess == 3
+def test_equal_exposures_and_no_flips_allow_thirteen() -> None:
+    # 2^-13 is above 0.01 %, 2^-14 below.
+    assert near_tie_rate(13, 1000, control(0, 1000)).excess == 0
+    assert near_tie_rate(16, 1000, control(0, 1000)).excess == 3
 
 
 def test_nothing_is_in_excess_without_a_control_or_near_ties() -> None:

@@ -52,6 +52,12 @@ def test_the_worst_row_decides(found, verdict, status, words):
     assert json.loads(json.dumps(whole.to_dict()))["verdict"] == verdict
 
 
+def test_exact_without_scores_says_what_was_not_checked():
+    whole = report(replace(result(row(EXACT)), scored=False))
+    assert whole.verdict == "exact"
+    assert "all arms share would not show" in whole.headline
+
+
 def test_nothing_compared_is_not_lossless_by_default():
     assert report(result()).verdict == "unclassified"
     assert report().verdict == "unclassified"
@@ -69,6 +75,9 @@ def test_hints_across_rows():
     sampled = result(row(BROKEN), sampling=Sampling(0.7))
     assert "only sampled outputs" in report(result(row(EXACT)), sampled).hints[0]
     assert "only in batches" in report(result(row(EXACT), row(BROKEN, 4))).hints[0]
+    # The baseline alone says nothing of an arm that was only tried in batches.
+    alone = row(EXACT, arm=Arm("ar"))
+    assert report(result(alone, row(BROKEN, 4))).hints == ()
     assert report(result(row(BROKEN), row(BROKEN, 4))).hints == ()
     assert report(result(replace(row(EXACT)))).hints == ()
 

@@ -151,7 +151,7 @@ class Grading:
         await self._revive(server)
         probe = group.blocks[0][0].token_ids
         try:
-            await server.client.score(probe, len(probe) - 1)
+            await server.client.score((*probe, probe[-1]), len(probe))
         except EndpointError as error:
             self.progress.note(f"grading: the server can't score, differences stay open: {error}")
             self._scorer = None

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,7 +29,6 @@ from ddtree.records.sampling import Sampling
 if TYPE_CHECKING:
     from ddtree.verify.report import VerifyReport
     from ddtree.verify.run import VerifyPlan
-    from ddtree.verify.scoring import Scorer
     from ddtree.verify.source import Source
 
 _DEFAULT_SAMPLINGS = (Sampling(), Sampling(0.7, top_p=0.95), Sampling(1.0))
@@ -53,6 +52,9 @@ def verify(
     top_p: Annotated[float, typer.Option(help="For --temperature above 0.")] = 1.0,
     top_k: Annotated[int, typer.Option(help="For --temperature above 0; 0 keeps all.")] = 0,
     min_p: Annotated[float, typer.Option(help="For --temperature above 0.")] = 0.0,
+    repetition_penalty: Annotated[float, typer.Option(help="For every temperature.")] = 1.0,
+    presence_penalty: Annotated[float, typer.Option(help="For every temperature.")] = 0.0,
+    frequency_penalty: Annotated[float, typer.Option(help="For every temperature.")] = 0.0,
     max_tokens: Annotated[int, typer.Option(min=2, help="Generated tokens per request.")] = 32,
     samples: Annotated[
         int, typer.Option(min=1, help="Seeds per prompt: more make the distribution test sharper.")
@@ -75,10 +77,18 @@ def verify(
     """
     from ddtree.verify.prompts import PROMPTS, read_prompts
 
+    local = LocalModel(model, expand(drafter), dtype, device, threads)
+    if url is not None:
+        _refuse_local(local)
     filters = {"top_p": top_p, "top_k": top_k, "min_p": min_p}
+    penalties = {
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+    }
     wishes = Wishes(
         arms=_arms(budget or [8, 16], topk, draft_window),
-        samplings=_samplings(temperature, filters),
+        samplings=_samplings(temperature, filters, penalties),
         texts=PROMPTS if prompts is None else read_prompts(prompts),
         concurrencies=tuple(concurrency or (1, 4)),
         max_tokens=max_tokens,
@@ -88,11 +98,10 @@ def verify(
     if any(count < 1 for count in wishes.concurrencies):
         raise ConfigError(f"--concurrency: got {concurrency}, expected numbers of at least 1")
     if url is None:
-        local = LocalModel(model, expand(drafter), dtype, device, threads)
         report = asyncio.run(_verify_engine(wishes, local))
     else:
         report = asyncio.run(_verify_endpoint(wishes, url))
-    typer.echo(json.dumps(report.to_dict(), default=str) if as_json else table(report))
+    typer.echo(json.dumps(report.to_dict()) if as_json else table(report))
     raise typer.Exit(report.exit_status)
 
 
@@ -127,20 +136,32 @@ def _arms(budgets: list[int], topk: int, window: str | None) -> tuple[Arm, ...]:
 
 
 def _samplings(
-    temperatures: list[float] | None, filters: dict[str, float | int]
+    temperatures: list[float] | None,
+    filters: dict[str, float | int],
+    penalties: dict[str, float],
 ) -> tuple[Sampling, ...]:
+    asked = [name for name, value in filters.items() if value != getattr(Sampling(), name)]
+    if asked and not any(value > 0 for value in temperatures or ()):
+        flag = asked[0].replace("_", "-")
+        raise ConfigError(f"--{flag}: name temperatures above 0 for it with --temperature")
     if temperatures is None:
-        changed = [name for name, value in filters.items() if value != getattr(Sampling(), name)]
-        if changed:
-            flag = changed[0].replace("_", "-")
-            raise ConfigError(f"--{flag}: name the temperatures it belongs to with --temperature")
-        return _DEFAULT_SAMPLINGS
-    return tuple(
-        dict.fromkeys(
-            Sampling(value, **filters) if value > 0 else Sampling(value)  # type: ignore[arg-type]
-            for value in temperatures
+        return tuple(
+            replace(sampling, **penalties)  # type: ignore[arg-type]
+            for sampling in _DEFAULT_SAMPLINGS
         )
+    chosen = (
+        Sampling(value, **(filters if value > 0 else {}), **penalties)  # type: ignore[arg-type]
+        for value in temperatures
     )
+    return tuple(dict.fromkeys(chosen))
+
+
+def _refuse_local(local: LocalModel) -> None:
+    """ConfigError for an option that a served model has decided already."""
+    unset = LocalModel(DEFAULT_MODEL, None, "bfloat16", "cpu", None)
+    for name in ("model", "drafter", "dtype", "device", "threads"):
+        if getattr(local, name) != getattr(unset, name):
+            raise ConfigError(f"--{name}: is the served model's own; leave it out with --url")
 
 
 async def _verify_engine(wishes: Wishes, local: LocalModel) -> "VerifyReport":
@@ -151,8 +172,13 @@ async def _verify_engine(wishes: Wishes, local: LocalModel) -> "VerifyReport":
         if engine.block_size is None:
             raise ConfigError("--drafter: there is none, so there is nothing to check against ar")
         source = EngineSource(worker, tokenizer)
-        plan = await _plan(wishes, source, {"dtype": local.dtype, "block_size": engine.block_size})
-        return await _run(plan, source, source)
+        target = {
+            "dtype": local.dtype,
+            "block_size": engine.block_size,
+            "eos_ids": sorted(engine.target.eos_ids),
+        }
+        plan = await _plan(wishes, source, target)
+        return await _run(plan, source)
 
 
 @asynccontextmanager
@@ -196,13 +222,7 @@ async def _verify_endpoint(wishes: Wishes, url: str) -> "VerifyReport":
             raise EndpointError(f"{url}/server_info: names no dtype; is this a ddtree server?")
         source = EndpointSource(client)
         plan = await _plan(wishes, source, info)
-        scorer: Scorer | None = source
-        try:
-            await source.score(plan.prompts[0], len(plan.prompts[0]) - 1, 1, Sampling())
-        except EndpointError as error:
-            _note(f"no scores, differences stay unclassified: {error}")
-            scorer = None
-        return await _run(plan, source, scorer)
+        return await _run(plan, source)
 
 
 async def _plan(wishes: Wishes, source: "Source", target: dict[str, Any]) -> "VerifyPlan":
@@ -219,16 +239,18 @@ async def _plan(wishes: Wishes, source: "Source", target: dict[str, Any]) -> "Ve
         block_size=int(target.get("block_size") or 1),
         samples=wishes.samples,
         seed=wishes.seed,
+        eos_ids=frozenset(target.get("eos_ids") or ()),
     )
 
 
-async def _run(plan: "VerifyPlan", source: "Source", scorer: "Scorer | None") -> "VerifyReport":
+async def _run(plan: "VerifyPlan", source: "Any") -> "VerifyReport":
+    """`source` generates and scores."""
     from ddtree.verify.run import run_verify
 
     try:
-        return await run_verify(plan, source, scorer, _note)
+        return await run_verify(plan, source, source, _note)
     except DDTreeError as error:
-        raise type(error)(f"the check could not be finished: {error}") from None
+        raise DDTreeError(f"the check could not be finished: {error}") from None
 
 
 def _note(text: str) -> None:
@@ -292,4 +314,5 @@ def _evidence(report: "VerifyReport") -> list[str]:
         for row in result.rows:
             if row.signature is not None:
                 lines.append(f"cause, {label}, {row.arm.label}: {row.signature.hint}")
+            lines += [f"{found.verdict}, {label}, {row.arm.label}: {found}" for found in row.worst]
     return [*lines, *(f"cause: {hint}" for hint in report.hints)]

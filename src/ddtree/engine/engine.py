@@ -21,7 +21,7 @@ from ddtree.engine.request import Request, TokenLogprob
 from ddtree.engine.sampling_params import SamplingParams
 from ddtree.engine.scoring import Score, ScoreJob
 from ddtree.engine.timing import StageClock
-from ddtree.errors import ConfigError
+from ddtree.errors import ConfigError, EngineError
 from ddtree.models.drafter import Drafter
 from ddtree.models.target import Target
 
@@ -205,11 +205,13 @@ class Engine:
         top: int = 5,
         sampling: SamplingParams | None = None,
     ) -> list[Score]:
-        """Score ids[first:] to the end."""
+        """Score ids[first:] to the end; EngineError where the target gives no usable logits."""
         job = self.make_score(ids, first, rows, top, sampling)
         self.enqueue(job)
         while not job.finished:
             self.step()
+        if job.error is not None:
+            raise EngineError(job.error)
         return job.scores
 
     def _admit(self) -> None:
@@ -221,7 +223,10 @@ class Engine:
             self._running.append(request)
 
     def _score(self, job: ScoreJob) -> Progress:
-        job.advance(self.loop)
+        try:
+            job.advance(self.loop)
+        except EngineError as error:
+            job.error, job.finished = str(error), True
         if job.finished:
             self._release(job)
         return Progress(job, (), job.finished)

@@ -70,7 +70,7 @@ class RequestMaker:
     ) -> ScoreJob:
         """Scoring of ids[first:], see `ScoreJob`, with `sampling` as if ids[:first] were the
         prompt."""
-        self._check_prompt(ids)
+        self._check_prompt(ids, to_come=0)
         if not 1 <= first < len(ids):
             raise RequestError("score_from", f"got {first}, expected 1 to {len(ids) - 1}")
         if not 0 <= top <= MAX_SCORED:
@@ -140,14 +140,15 @@ class RequestMaker:
         for word in sampling.bad_words:
             self.check_ids("bad_words", word)
 
-    def _check_prompt(self, prompt: Sequence[int]) -> None:
+    def _check_prompt(self, prompt: Sequence[int], to_come: int = 1) -> None:
+        """`to_come`: tokens that must still fit behind it."""
         if not prompt:
             raise RequestError("prompt", "is empty; at least one token is needed")
         self.check_ids("prompt", prompt)
-        if len(prompt) >= self._max_context:
+        if len(prompt) + to_come > self._max_context:
             raise RequestError(
                 "prompt",
-                f"has {len(prompt)} tokens; with at least one generated token the limit is "
+                f"has {len(prompt)} tokens; with {to_come} generated at least the limit is "
                 f"{self._max_context} in all",
             )
 

@@ -1,5 +1,6 @@
 """Teacher-forced scores of given tokens: what the target would have chosen at every position."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -13,7 +14,7 @@ from ddtree.engine.loop import RoundLoop
 from ddtree.errors import EngineError
 
 # Stands for infinity: scores go through JSON.
-FAR = 1e30
+FAR = sys.float_info.max
 # A kept token's edge is above 0, even on the edge itself.
 _ON_EDGE = 1e-30
 # Tokens that a filter dropped are listed if they are at most this far from its edge, in logits.
@@ -75,6 +76,7 @@ class ScoreJob:
     length: int = 0
     scores: list[Score] = field(default_factory=list)
     finished: bool = False
+    error: str | None = None
     _passes: Iterator[None] | None = None
     _edits: LogitEdits | None = None
 
@@ -168,7 +170,7 @@ def _sampled_score(
         edges = torch.where(ranked.kept[0], margins.clamp(min=_ON_EDGE), margins)
         shares = ranked.scaled[0].masked_fill(~ranked.kept[0], -torch.inf).softmax(-1)
     at = int((ids == token).nonzero())
-    scores, edges = scores.clamp(-FAR, FAR), edges.clamp(-FAR, FAR)
+    scores, edges = scores.nan_to_num(), edges.nan_to_num()  # infinities become FAR
     listed = torch.where(edges > -_NEAR_EDGE, scores, -torch.inf)
     best = torch.sort(listed, descending=True, stable=True).indices[:top]
     best = best[listed[best] > -torch.inf]

@@ -37,13 +37,13 @@ class EngineSource:
         )
         async for _ in self.worker.submit(request).stream():
             pass
-        if request.error is not None:
-            raise EngineError(f"{call.arm.label}: {request.error}")
+        if request.failure is not None:
+            raise EngineError(f"{call.arm.label}: {request.failure}")
         return Output(
             call.prompt,
             tuple(request.output),
             request.finish_reason,
-            call.max_tokens,
+            request.limit,
             call.sampling,
             tuple(request.ranks),
         )
@@ -62,6 +62,8 @@ class EngineSource:
         )
         async for _ in self.worker.submit(job).stream():
             pass
+        if job.error is not None:
+            raise EngineError(job.error)
         return tuple(map(_position, job.scores))
 
 

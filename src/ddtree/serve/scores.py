@@ -5,6 +5,7 @@ import uuid
 from typing import Any
 
 from ddtree.engine import ScoreJob
+from ddtree.errors import EngineError
 from ddtree.serve.worker import EngineWorker
 
 # Names in the answer, and where a position's score has them.
@@ -34,6 +35,8 @@ async def score_answer(worker: EngineWorker, job: ScoreJob, model: str) -> dict[
             pass
     finally:
         worker.abort(ticket)
+    if job.error is not None:
+        raise EngineError(job.error)
     choice = {"index": 0, "text": "", "finish_reason": "length", "logprobs": _logprobs(job)}
     usage = {"prompt_tokens": len(job.ids), "completion_tokens": 0, "total_tokens": len(job.ids)}
     return {

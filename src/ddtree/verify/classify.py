@@ -98,7 +98,10 @@ def judge(
     near = near_gap(scale, tolerance, dtype)
     rank, gap = _rank(position, score, found is not None), choice.score - score
     # A negative gap belongs to a token that only a filter keeps from being the choice.
-    verdict = classify(max(gap, 0.0), rank, scale, tolerance, dtype) if edge > 0 else "bug"
+    verdict = classify(max(gap, 0.0), rank, scale, tolerance, dtype)
+    if edge <= 0:
+        far = dtype in _EXACT_DTYPES or -edge > max(_BUG_NATS, 4 * ulp(scale, dtype))
+        verdict = "bug" if far or verdict == "bug" else "suspect"
     if verdict not in EXPLAINED and -near < edge and min(edge, choice.edge) <= near:
         firm = next((c for c in position.candidates if c.edge > near), None)
         firm_gap = 0.0 if firm is None else max(firm.score - score, 0.0)

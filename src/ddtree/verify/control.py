@@ -45,7 +45,7 @@ async def run_control(
     `rows` is the widest arm's budget + 1.
     """
     moves, units = [], []
-    flips: Counter[Class] = Counter()
+    changed: list[tuple[Position, int]] = []
     for output in baselines:
         text, start = output.prompt + output.token_ids, len(output.prompt)
         one = await scorer.score(text, start, 1, output.sampling)
@@ -57,12 +57,15 @@ async def run_control(
             units.append(gap_unit(alone.unit_logit))
             other = beside.choice.token_id
             if other != alone.choice.token_id:
-                flips[judge(0, alone, other, 0.0, dtype).verdict] += 1
+                changed.append((alone, other))
     if not moves:
         return None
     # The largest of few moves more often lies below the true quantile than above it: as strict a
     # bound, and unlike a fixed one it follows the model. The rate of near-ties is tested besides.
     quantile = float(np.quantile(np.array(moves), _CONTROL_QUANTILE, method="higher"))
+    flips: Counter[Class] = Counter(
+        judge(0, alone, other, quantile, dtype).verdict for alone, other in changed
+    )
     largest = max(move / unit for move, unit in zip(moves, units, strict=True))
     return ControlResult(
         rows, len(moves), flips.total(), flips["bug"], quantile, largest, flips["tie"]

@@ -54,7 +54,10 @@ def output_of(record: RequestRecord, call: Call) -> Output:
 
 
 def to_position(scored: ScoredPosition) -> Position:
-    """Raw scores, or those of the request's sampling where it named any."""
+    """Raw scores, or those of the request's sampling where it named any; none where the server
+    lists no best tokens."""
+    if not scored.top_logits:
+        return Position(scored.token_id, None, (), ())
     if scored.sampled is None:
         return Position(scored.token_id, scored.token_logit, scored.top_ids, scored.top_logits)
     return sampled_position(scored.token_id, scored.top_logits[0], scored.sampled)

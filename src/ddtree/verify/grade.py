@@ -147,8 +147,9 @@ def summarise_grades(grades: Sequence[OutputGrade], control: ControlResult | Non
     ties = tie_rate(sum(grade.ties for grade in grades), tokens, control)
     verdicts = [grade.verdict for grade in grades]
     gaps = [finding.gap_ulps for grade in grades for finding in grade.findings]
-    tied = min(ties.excess, verdicts.count("tie"))
-    explained = sum(verdicts.count(verdict) for verdict in EXPLAINED) - tied
+    lenient = [grade for grade in grades if grade.verdict in EXPLAINED]
+    tied = min(ties.excess, sum(grade.ties > 0 for grade in lenient))
+    explained = len(lenient) - tied
     moved = min(rate.excess, explained)
     return Losslessness(
         grade="not-lossless" if rate.excess or ties.excess else _grade(verdicts),
@@ -165,7 +166,7 @@ def summarise_grades(grades: Sequence[OutputGrade], control: ControlResult | Non
         tokens=rate.tokens,
         near_tie_tokens=rate.near_ties,
         near_tie_excess=rate.excess,
-        filter_edges=verdicts.count("filter-edge"),
+        filter_edges=min(verdicts.count("filter-edge"), explained - moved),
         tie_excess=ties.excess,
     )
 

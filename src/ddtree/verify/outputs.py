@@ -72,7 +72,9 @@ def _length_fault(
     length, limit = len(arm.token_ids), arm.max_tokens
     if length > limit:
         return f"{length} tokens, over the limit of {limit}"
-    if arm.finish_reason == "length" and length < limit:
+    # A context that is full ends outputs below the limit, all at the same length.
+    full = baseline.finish_reason == "length" and len(baseline.token_ids) == length
+    if arm.finish_reason == "length" and length < limit and not full:
         return f"cut at {length} tokens, under the limit of {limit}"
     if arm.finish_reason not in ("stop", "length"):
         return f"finish reason {arm.finish_reason!r}"
@@ -80,6 +82,8 @@ def _length_fault(
         return f"{length} tokens where the baseline has {len(baseline.token_ids)}, equal until then"
     stops = eos_ids
     if baseline.finish_reason == "stop":
-        stops = eos_ids | {baseline.token_ids[-1]}
+        stops = eos_ids | set(baseline.token_ids[-1:])
+    if eos_ids and arm.finish_reason == "stop" and not stops & set(arm.token_ids[-1:]):
+        return f"stopped at {length} tokens without a stop token"
     through = next((token for token in arm.token_ids[:-1] if token in stops), None)
     return None if through is None else f"went on after the stop token {through}"

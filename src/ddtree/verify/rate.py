@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ddtree.verify.control import ControlResult
 
-LEVEL = 0.999
+LEVEL = 0.9999
 """Confidence at which an arm's near-ties are called more than the control explains."""
 
 

@@ -7,9 +7,10 @@ from typing import Any, Literal
 from ddtree.records.arms import Arm
 from ddtree.records.sampling import Sampling
 from ddtree.records.summary import Losslessness
+from ddtree.verify.classify import EXPLAINED
 from ddtree.verify.control import ControlResult
 from ddtree.verify.law import FALSE_ALARM, LawResult
-from ddtree.verify.signature import Signature
+from ddtree.verify.signature import LocatedFinding, Signature
 
 Verdict = Literal["exact", "near-ties", "not-lossless", "unclassified"]
 
@@ -21,20 +22,26 @@ EXIT_STATUS: dict[Verdict, int] = {
 }
 """1 and 2 are taken: what could not run, and what could not be parsed."""
 
+_SHOWN = 3
 _SEVERITY: tuple[Verdict, ...] = ("exact", "near-ties", "unclassified", "not-lossless")
 
 
 @dataclass(frozen=True)
 class Row:
     """An arm at a concurrency against the baseline; `ar` alone, which is the baseline, against its
-    own scores. `first_divergences`: where outputs part."""
+    own scores. `findings`: every token that is not the reference's choice."""
 
     arm: Arm
     concurrency: int
     losslessness: Losslessness
     acceptance_length: float | None
     signature: Signature | None
-    first_divergences: tuple[int, ...]
+    findings: tuple[LocatedFinding, ...]
+
+    @property
+    def worst(self) -> tuple[LocatedFinding, ...]:
+        """The first findings that rounding doesn't explain, a few of them."""
+        return tuple(f for f in self.findings if f.verdict not in EXPLAINED)[:_SHOWN]
 
     @property
     def verdict(self) -> Verdict:
@@ -46,12 +53,14 @@ class Row:
 
 @dataclass(frozen=True)
 class SamplingResult:
-    """All rows of one way of sampling, beside its control; `law` for sampled text only."""
+    """All rows of one way of sampling, beside its control; `law` for sampled text only. `scored`:
+    whether there were scores to judge by."""
 
     sampling: Sampling
     control: ControlResult | None
     rows: tuple[Row, ...]
     law: LawResult | None
+    scored: bool = True
 
     @property
     def verdict(self) -> Verdict:
@@ -85,7 +94,9 @@ class VerifyReport:
         rows = [row for result in self.results for row in result.rows]
         outputs = sum(row.losslessness.outputs for row in rows)
         if self.verdict == "exact":
-            return f"lossless: exact ({outputs} outputs)"
+            hidden = not all(result.scored for result in self.results)
+            note = "; without scores a fault that all arms share would not show" if hidden else ""
+            return f"lossless: exact ({outputs} outputs{note})"
         if self.verdict == "near-ties":
             return f"lossless up to near-ties ({self._near_ties(rows)})"
         if self.verdict == "unclassified":
@@ -112,7 +123,7 @@ class VerifyReport:
         greedy = any(result.sampling.temperature == 0 for result in self.results)
         if greedy and all(sampling.temperature > 0 for sampling, _ in bad):
             found.append("only sampled outputs differ: the draw, its filters or its seed")
-        alone = any(row.concurrency == 1 for row in everything)
+        alone = any(row.concurrency == 1 and row.arm.method != "ar" for row in everything)
         if alone and all(row.concurrency > 1 for _, row in bad):
             found.append("only in batches: rows of different requests are mixed")
         return tuple(found)

@@ -26,7 +26,7 @@ from ddtree.verify.law import LawResult, law_test
 from ddtree.verify.outputs import Comparison, Output
 from ddtree.verify.report import Row, SamplingResult, VerifyReport
 from ddtree.verify.scoring import CachedScorer, Position, Scorer
-from ddtree.verify.signature import signature
+from ddtree.verify.signature import locate, signature
 from ddtree.verify.source import Call, Source
 
 BASELINE = Arm("ar")
@@ -38,7 +38,8 @@ Note = Callable[[str], None]
 class VerifyPlan:
     """What to check. `concurrencies` are tried for each arm; `ar` alone is the baseline and isn't
     compared with itself. Request i samples with seed `seed + i`, each prompt `samples` times.
-    `control_outputs` bounds how many outputs the control scores. `dtype` is the target's.
+    `control_outputs` bounds how many outputs the control scores. `dtype` is the target's, `eos_ids`
+    the ids that end its text; those that end a baseline's are added.
     """
 
     prompts: tuple[tuple[int, ...], ...]
@@ -51,6 +52,7 @@ class VerifyPlan:
     samples: int = 1
     control_outputs: int = 8
     seed: int = 0
+    eos_ids: frozenset[int] = frozenset()
 
     @property
     def rows(self) -> int:
@@ -60,7 +62,7 @@ class VerifyPlan:
     def calls(self, arm: Arm, sampling: Sampling) -> list[Call]:
         """One call per prompt and sample; greedy ones need no second sample."""
         times = self.samples if sampling.temperature > 0 else 1
-        prompts = [prompt for prompt in self.prompts for _ in range(times)]
+        prompts = self.prompts * times
         return [
             Call(prompt, self.max_tokens, arm, sampling.with_seed(self.seed + number))
             for number, prompt in enumerate(prompts)
@@ -75,8 +77,28 @@ async def run_verify(
     known = None if scorer is None else CachedScorer(scorer)
     results = []
     for sampling in plan.samplings:
-        results.append(await _Mode(plan, sampling, source, known, note).run())
+        usable = await _usable(known, plan, sampling, note)
+        results.append(await _Mode(plan, sampling, source, usable, note).run())
     return VerifyReport(plan.dtype, plan.rows, tuple(results))
+
+
+async def _usable(
+    scorer: CachedScorer | None, plan: VerifyPlan, sampling: Sampling, note: Note
+) -> CachedScorer | None:
+    """The scorer, if it gives scores for this way of sampling."""
+    if scorer is None:
+        return None
+    prompt = plan.prompts[0]
+    seeded = sampling.with_seed(plan.seed)
+    try:
+        found = await scorer.score((*prompt, prompt[-1]), len(prompt), 1, seeded)
+    except DDTreeError as error:
+        note(f"{sampling.label}: no scores, differences stay unclassified: {error}")
+        return None
+    if all(position.has_scores for position in found):
+        return scorer
+    note(f"{sampling.label}: no scores, differences stay unclassified")
+    return None
 
 
 @dataclass(frozen=True)
@@ -102,7 +124,10 @@ class _Mode:
             grades = await self._grades(baseline, outputs, control)
             rows.append(self._row((arm, concurrency), outputs, grades, control))
             tested = outputs
-        return SamplingResult(self.sampling, control, tuple(rows), await self._law(tested))
+        law = await self._law(tested)
+        return SamplingResult(
+            self.sampling, control, tuple(rows), law, scored=self.scorer is not None
+        )
 
     def _rows(self) -> Iterator[tuple[Arm, int]]:
         for concurrency in self.plan.concurrencies:
@@ -143,7 +168,9 @@ class _Mode:
     ) -> list[OutputGrade]:
         pairs = zip(baseline, outputs, strict=True)
         dtype = self.plan.dtype
-        return [await grade_output(*pair, self.scorer, dtype, control) for pair in pairs]
+        ended = [o for o in baseline if o.finish_reason == "stop"]
+        stops = self.plan.eos_ids | {token for o in ended for token in o.token_ids[-1:]}
+        return [await grade_output(*pair, self.scorer, dtype, control, stops) for pair in pairs]
 
     def _row(
         self,
@@ -156,7 +183,7 @@ class _Mode:
         cause = signature(list(zip(outputs, grades, strict=True)))
         rounds = [len(path) for output in outputs for path in output.ranks or ()]
         length = 1 + sum(rounds) / len(rounds) if rounds else None
-        return Row(*place, found, length, cause, _first_divergences(grades))
+        return Row(*place, found, length, cause, locate(outputs, grades))
 
     async def _law(self, outputs: Sequence[Output]) -> LawResult | None:
         """The test on the last arm's outputs, teacher-forced on their own prefixes."""
@@ -172,9 +199,3 @@ class _Mode:
                 self.note(f"no distribution test: {error}")
                 return None
         return law_test(positions, self.plan.seed)
-
-
-def _first_divergences(grades: Sequence[OutputGrade]) -> tuple[int, ...]:
-    """Index of the first difference of each output that differs."""
-    firsts = (grade.comparison.first_divergence for grade in grades)
-    return tuple(first for first in firsts if first is not None)

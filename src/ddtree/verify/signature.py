@@ -5,7 +5,7 @@ some depth, or the bonus after the path. A hint, not a proof.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +17,7 @@ Kind = Literal["first", "draft", "bonus"]
 
 _MOST = 0.9
 _EVERYWHERE = "everywhere: the target, its sampling or its seed is not what was asked for"
+_FILTERED = "tokens that a sampling filter removes: top_k, top_p or min_p is not applied"
 # Below this many faulty tokens nothing can be said of where they lie.
 _FEW = 3
 
@@ -24,13 +25,37 @@ _FEW = 3
 @dataclass(frozen=True)
 class Place:
     """`depth` of the token below its round's root; `beside`: it, or a token of its path, was not
-    its depth's first candidate. `after_reject`: an earlier round took another path than the best
-    or stopped short."""
+    its depth's first candidate. `after_reject`: an earlier round's drafts weren't all accepted,
+    which every round of a speculating request is taken for."""
 
     kind: Kind
     depth: int
     beside: bool
     after_reject: bool
+
+
+_CAUSES: tuple[tuple[str, Callable[[Place], bool]], ...] = (
+    (
+        "first draft tokens: accepted without being verified",
+        lambda place: place.kind == "draft" and place.depth == 1,
+    ),
+    (
+        "accepted draft tokens: accepted without the target's own choice",
+        lambda place: place.kind == "draft",
+    ),
+    (
+        "only paths beside the best one: the mask shows siblings, or positions are wrong",
+        lambda place: place.beside,
+    ),
+    (
+        "only below the root's row: ancestor mask, positions, or edits of another row's path",
+        lambda place: place.depth > 1,
+    ),
+    (
+        "only after a round that rejected: its keys are still seen, or the wrong ones stay",
+        lambda place: place.after_reject,
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -45,36 +70,85 @@ class Signature:
 def places(ranks: Sequence[Sequence[int]], count: int) -> list[Place]:
     """The place of each of an output's first `count` tokens, of the ranks its rounds accepted."""
     found, rejected = [Place("first", 0, beside=False, after_reject=False)], False
+    speculates = any(ranks)
     for path in ranks:
         for depth in range(1, len(path) + 1):
             found.append(Place("draft", depth, any(path[:depth]), rejected))
         found.append(Place("bonus", len(path) + 1, any(path), rejected))
-        rejected = True
+        rejected = speculates
     return found[:count]
+
+
+@dataclass(frozen=True)
+class LocatedFinding:
+    """A token that is not the reference's choice, at `index` of the `output`-th request."""
+
+    output: int
+    seed: int | None
+    index: int
+    token_id: int
+    reference_id: int
+    gap_ulps: float
+    verdict: str
+    of_baseline: bool
+    place: str | None
+
+    def __str__(self) -> str:
+        """One line for people."""
+        seed = "" if self.seed is None else f" (seed {self.seed})"
+        place = "" if self.place is None else f", {self.place}"
+        return (
+            f"output {self.output}{seed}, token {self.index}{place}: {self.token_id} where the "
+            f"target has {self.reference_id}, {self.gap_ulps:.3g} bf16 ULP apart"
+        )
+
+
+def locate(outputs: Sequence[Output], grades: Sequence[OutputGrade]) -> tuple[LocatedFinding, ...]:
+    """Every finding with the place of its token."""
+    found = []
+    for number, (output, grade) in enumerate(zip(outputs, grades, strict=True)):
+        where = _places(output)
+        for finding in grade.findings:
+            place = where[finding.index] if finding.index < len(where) else None
+            found.append(
+                LocatedFinding(
+                    number,
+                    output.sampling.seed,
+                    finding.index,
+                    finding.token_id,
+                    finding.reference_id,
+                    finding.gap_ulps,
+                    finding.verdict,
+                    finding.of_baseline,
+                    None if place is None or finding.of_baseline else _name(place),
+                )
+            )
+    return tuple(found)
 
 
 def signature(graded: Sequence[tuple[Output, OutputGrade]]) -> Signature | None:
     """Of one arm's outputs with their grades; None where no token is at fault."""
-    faulty: list[Place | None] = []
-    total: Counter[str] = Counter()
-    bad: Counter[str] = Counter()
-    filtered = 0
+    everywhere: list[Place] = []
+    faulty: list[Place] = []
+    faults = filtered = 0
     for output, grade in graded:
         where = _places(output)
-        total.update(_name(place) for place in where if place is not None)
+        everywhere += [place for place in where if place is not None]
         for finding in grade.findings:
             if finding.verdict in EXPLAINED or finding.of_baseline:
                 continue
-            place = where[finding.index] if finding.index < len(where) else None
-            faulty.append(place)
+            faults += 1
             filtered += finding.filtered
+            place = where[finding.index] if finding.index < len(where) else None
             if place is not None:
-                bad[_name(place)] += 1
-    if not faulty:
+                faulty.append(place)
+    if not faults:
         return None
+    total, bad = Counter(map(_name, everywhere)), Counter(map(_name, faulty))
     shares = {name: f"{bad[name]}/{total[name]}" for name in total if bad[name]}
-    known = [place for place in faulty if place is not None]
-    return Signature(len(faulty), shares, _hint(known, len(faulty), filtered))
+    if filtered > faults / 2:
+        return Signature(faults, shares, _FILTERED)
+    return Signature(faults, shares, _hint(faulty, everywhere))
 
 
 def _places(output: Output) -> Sequence[Place | None]:
@@ -87,27 +161,16 @@ def _name(place: Place) -> str:
     return place.kind if place.kind == "first" else f"{place.kind} at depth {place.depth}"
 
 
-def _hint(found: Sequence[Place], faults: int, filtered: int) -> str:
-    """The first cause that fits."""
-    if filtered > faults / 2:
-        return "tokens that a sampling filter removes: top_k, top_p or min_p is not applied"
-    if len(found) < _FEW:
+def _hint(faulty: Sequence[Place], everywhere: Sequence[Place]) -> str:
+    """The first cause that fits: nearly all faults are of its kind, and so many would not be if
+    faults fell anywhere."""
+    if len(faulty) < _FEW:
         return "too few faulty tokens to say where they come from"
-    if any(place.kind == "first" for place in found):
+    if any(place.kind == "first" for place in faulty):
         return _EVERYWHERE
-    if _share(place.kind == "draft" for place in found) >= _MOST:
-        if _share(place.depth == 1 for place in found) >= _MOST:
-            return "first draft tokens: accepted without being verified"
-        return "accepted draft tokens: accepted without the target's own choice"
-    if _share(place.beside for place in found) >= _MOST:
-        return "only paths beside the best one: the mask shows siblings, or positions are wrong"
-    if _share(place.depth > 1 for place in found) >= _MOST:
-        return "only below the root's row: ancestor mask, positions, or edits of another row's path"
-    if _share(place.after_reject for place in found) >= _MOST:
-        return "only after a round that rejected: its keys are still seen, or the wrong ones stay"
+    for cause, belongs in _CAUSES:
+        inside = sum(map(belongs, faulty)) / len(faulty)
+        usual = sum(map(belongs, everywhere)) / len(everywhere)
+        if inside >= _MOST and len(faulty) * (1 - usual) >= _FEW:
+            return cause
     return _EVERYWHERE
-
-
-def _share(flags: Iterable[bool]) -> float:
-    values = list(flags)
-    return sum(values) / len(values)
