@@ -40,6 +40,9 @@ def serve(
     max_topk: Annotated[int, typer.Option(help="Largest topk a request may ask for.")] = 16,
     prefill_chunk: Annotated[int, typer.Option(help="Prompt tokens per forward pass.")] = 512,
     draft_window: WindowOption = None,
+    coupled_drafting: Annotated[
+        bool, typer.Option(help="Let sampled requests' trees look at the noise of the draws.")
+    ] = True,
 ) -> None:
     """Serve /v1/completions, /v1/chat/completions, /v1/models, /health and /server_info."""
     import torch
@@ -52,7 +55,13 @@ def serve(
     if threads is not None:
         torch.set_num_threads(threads)
     config = EngineConfig(
-        slots, max_context, max_budget, max_topk, prefill_chunk, parse_window(draft_window)
+        slots,
+        max_context,
+        max_budget,
+        max_topk,
+        prefill_chunk,
+        parse_window(draft_window),
+        coupled_drafting,
     )
     paths = resolve_model(model, expand(drafter))
     typer.echo(f"loading {paths.name} ...", err=True)
@@ -91,6 +100,7 @@ def _resolved(loaded: Any, dtype: str, device: str) -> dict[str, Any]:
         "block_size": engine.block_size,
         "draft_window": engine.draft_window,
         "window_kind": engine.window_kind,
+        "coupled_drafting": engine.coupled_drafting,
         "default_speculation": dataclasses.asdict(engine.default_speculation()),
         "eos_ids": sorted(engine.target.eos_ids),
         "kv_cache_bytes": engine.pool.num_bytes,

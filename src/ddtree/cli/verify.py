@@ -302,8 +302,8 @@ def _evidence(report: "VerifyReport") -> list[str]:
         if control is not None:
             lines.append(
                 f"control, {label}: no drafter, 1 row against {control.rows}: {control.flips} of "
-                f"{control.positions} tokens change, margins move by at most "
-                f"{control.largest_gap_ulps:.2g} bf16 ULP"
+                f"{control.positions} tokens change, margins move by up to "
+                f"{control.quantile:.2g} logits ({control.largest_gap_ulps:.2g} bf16 ULP)"
             )
         if law is not None:
             lines.append(

@@ -77,6 +77,11 @@ class Drafting:
         positions = torch.tensor(lengths, device=ids.device)[:, None] + offsets
         return self.target.head(self.drafter(self.target.embed(ids), positions, plan))
 
+    @property
+    def is_coupled(self) -> bool:
+        """Whether there is a calibration to use."""
+        return self._calibration is not None
+
     def coupling(self, requests: Sequence[Request]) -> Coupling | None:
         """Of requests in the order of their logits those whose candidates look at the noise; None
         if none does."""

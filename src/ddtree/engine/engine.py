@@ -88,6 +88,11 @@ class Engine:
         return None if self.drafting is None else self.drafting.ring
 
     @property
+    def coupled_drafting(self) -> bool:
+        """Whether sampled requests' candidates may look at the noise: asked for, and calibrated."""
+        return self.drafting is not None and self.drafting.is_coupled
+
+    @property
     def block_size(self) -> int | None:
         """The drafter's block, anchor included; None without a drafter."""
         return None if self.drafting is None else self.drafting.block
