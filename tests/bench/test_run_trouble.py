@@ -301,3 +301,16 @@ def test_windowless_arms_are_told_which_window_they_get(tmp_path: Path) -> None:
     notes = Notes()
     bench(tmp_path, spec_of(arms=(AR, CHAIN, Arm("ddtree", 4, 2, 64)), prompts=1), progress=notes)
     assert any("arms that name no draft window get the server's" in note for note in notes.notes)
+
+
+def test_a_fault_that_all_arms_share_is_seen(tmp_path: Path) -> None:
+    """Every arm gives the same wrong token: only the baseline's own scores tell."""
+    script = MockScript(faults=MockFaults(corrupt={"ar": 3, "chain": 3, "ddtree": 3}))
+    notes = Notes()
+    summary = bench(tmp_path, spec_of(prompts=1), MockBackend([script]), notes)
+    baseline = cell(summary, Arm("ar"))
+    assert baseline.losslessness.bugs
+    assert cell(summary, TREE).losslessness.identical == cell(summary, TREE).losslessness.outputs
+    assert summary.verdict.arm is None
+    assert summary.verdict.choices == ()
+    assert any("against the baseline's own scores" in w for w in summary.verdict.warnings)

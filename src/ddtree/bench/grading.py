@@ -18,7 +18,12 @@ from ddtree.records.sampling import Sampling
 from ddtree.records.summary import Losslessness
 from ddtree.verify.control import ControlResult, run_control
 from ddtree.verify.endpoint_source import EndpointSource
-from ddtree.verify.grade import baseline_grade, grade_cell
+from ddtree.verify.grade import (
+    OutputGrade,
+    baseline_grade,
+    grade_baseline_output,
+    grade_cell,
+)
 from ddtree.verify.outputs import Output
 from ddtree.verify.scoring import CachedScorer, Position
 
@@ -83,7 +88,8 @@ class Grading:
                 self.progress.note(f"grading: control at context {group.context}{how}")
                 some = outputs[: self.spec.control_outputs]
                 controls[place] = await self._control(some, rows, server)
-            self.ledger.set_grade(cells[g, BASELINE], baseline_grade(len(outputs)))
+            own = await self._own_grades(outputs, controls.get(place), server)
+            self.ledger.set_grade(cells[g, BASELINE], baseline_grade(len(outputs), own))
             for arm in self.spec.arms[1:]:
                 sides = (cells[g, arm], baseline)
                 await self._grade(group, sides, server, controls.get(place))
@@ -123,6 +129,22 @@ class Grading:
             self.progress.note(f"grading: no control: {error}")
             await self._revive(server)
             return None
+
+    async def _own_grades(
+        self, outputs: Sequence[Output], control: ControlResult | None, server: Connection
+    ) -> list[OutputGrade]:
+        """Some baseline outputs held against their own scores: what is wrong with all arms alike
+        shows nowhere else."""
+        if self._scorer is None:
+            return []
+        some = outputs[: self.spec.control_outputs]
+        dtype = self.spec.dtype
+        try:
+            return [await grade_baseline_output(o, self._scorer, dtype, control) for o in some]
+        except DDTreeError as error:
+            self.progress.note(f"grading: the baseline's own scores stay unchecked: {error}")
+            await self._revive(server)
+            return []
 
     async def _grade(
         self,

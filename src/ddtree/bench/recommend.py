@@ -44,7 +44,13 @@ def recommend(cells: Sequence[CellSummary]) -> Verdict:
 
 
 def _has_baseline(group: Iterable[CellSummary]) -> bool:
-    return any(cell.arm.method == "ar" and cell.state == "ok" for cell in group)
+    """Whether there is an `ar` cell to be faster than, whose tokens are its own choices."""
+    return any(
+        cell.arm.method == "ar"
+        and cell.state == "ok"
+        and not (cell.losslessness.bugs or cell.losslessness.suspects)
+        for cell in group
+    )
 
 
 def _choose(group: Sequence[CellSummary]) -> Choice | None:
@@ -181,6 +187,11 @@ def _cell_warnings(cells: Sequence[CellSummary]) -> list[str]:
             warnings.append(
                 f"{cell.place}: NOT lossless, {grade.bugs} bugs and {grade.suspects} suspects in "
                 f"{grade.outputs} outputs{_excess(grade)}"
+            )
+        elif grade.grade == "baseline" and (grade.bugs or grade.suspects):
+            warnings.append(
+                f"{cell.place}: {grade.bugs} bugs and {grade.suspects} suspects against the "
+                "baseline's own scores, so no arm can be judged by it"
             )
         elif grade.grade == "unclassified":
             warnings.append(f"{cell.place}: losslessness not established, so not recommended")

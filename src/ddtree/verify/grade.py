@@ -171,9 +171,16 @@ def summarise_grades(grades: Sequence[OutputGrade], control: ControlResult | Non
     )
 
 
-def baseline_grade(outputs: int) -> Losslessness:
-    """The grade of the baseline's own cell."""
-    return Losslessness(grade="baseline", outputs=outputs, identical=outputs)
+def baseline_grade(outputs: int, own: Sequence[OutputGrade] = ()) -> Losslessness:
+    """The grade of the baseline's own cell; `own` are outputs held against their own scores."""
+    verdicts = [grade.verdict for grade in own]
+    return Losslessness(
+        grade="baseline",
+        outputs=outputs,
+        identical=outputs,
+        suspects=verdicts.count("suspect"),
+        bugs=verdicts.count("bug"),
+    )
 
 
 def _grade(verdicts: Sequence[OutputClass]) -> Grade:
