@@ -207,8 +207,8 @@ def test_defaults_fit_small_maxima(target, case):
 
 def test_a_budget_no_tree_can_fill_costs_no_rows(target, case):
     """topk 1 has one node a depth, whatever the budget."""
-    assert make_engine(target).resolve(Speculation("ddtree", 64, 1)).budget == 4
-    assert make_engine(target).resolve(Speculation("ddtree", 64, 2)).budget == 30
+    assert make_engine(target).maker.resolve(Speculation("ddtree", 64, 1)).budget == 4
+    assert make_engine(target).maker.resolve(Speculation("ddtree", 64, 2)).budget == 30
 
 
 def test_budget_zero_is_ar(target, case):
