@@ -113,13 +113,19 @@ def test_a_failure_is_told_once(tiny):
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_client_that_goes_away_ends_all(tiny, monkeypatch, streamed):
-    aborted, abort = [], tiny.engine.abort
+    aborted, abort, step = [], tiny.engine.abort, tiny.engine.step
 
     def watch(work):
         aborted.append(work)
         abort(work)
 
+    def unhurried():
+        # The requests must outlive the client's going, which takes a moment to be noticed.
+        time.sleep(0.05)
+        return step()
+
     monkeypatch.setattr(tiny.engine, "abort", watch)
+    monkeypatch.setattr(tiny.engine, "step", unhurried)
     body = {"n": 4, "max_tokens": 100, "ignore_eos": True, "stream": streamed}
     client = http.client.HTTPConnection(tiny.url.removeprefix("http://"), timeout=20)
     headers = {"content-type": "application/json"}
