@@ -113,6 +113,7 @@ def test_a_failure_is_told_once(tiny):
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_client_that_goes_away_ends_all(tiny, monkeypatch, streamed):
+    wait_until(lambda: tiny.engine.is_idle)  # what another test left behind is aborted by then
     aborted, abort, step = [], tiny.engine.abort, tiny.engine.step
 
     def watch(work):
