@@ -72,10 +72,10 @@ def test_each_token_is_the_best_kept_one_by_its_scores(sampling: Sampling) -> No
                 assert len(found) == 20
                 for i, (token, position) in enumerate(zip(ids, found, strict=True)):
                     assert position is not None
-                    assert (token != position.best_ids[0]) is (i in wrong)
-                    best = list(position.best_scores)
+                    assert (token != position.top_ids[0]) is (i in wrong)
+                    best = list(position.top_scores)
                     assert best == sorted(best, reverse=True)
-                    assert min(position.best_edges) > 0
+                    assert min(position.top_edges) > 0
                     if i not in wrong:
                         assert (position.score, position.edge > 0) == (best[0], True)
                         assert 0 <= position.before < position.before + position.share <= 1.0001

@@ -5,6 +5,7 @@ from typing import Any
 
 from ddtree.records.arms import Arm
 from ddtree.records.sampling import Sampling
+from ddtree.records.scores import SampledScore
 
 
 @dataclass(frozen=True)
@@ -54,23 +55,6 @@ class RequestLabel:
 
 
 @dataclass(frozen=True)
-class SampledPosition:
-    """A position as a sampled request sees it: logits after penalties, plus temperature times the
-    request's own noise. Edges say by how much logits would have to move until a filter decided
-    otherwise, above 0 for kept tokens. `before` and `share`: mass of better tokens and of the
-    given one. The best are kept or nearly so.
-    """
-
-    score: float
-    edge: float
-    before: float
-    share: float
-    best_ids: tuple[int, ...]
-    best_scores: tuple[float, ...]
-    best_edges: tuple[float, ...]
-
-
-@dataclass(frozen=True)
 class ScoredPosition:
     """The target's raw scores for one position, given the tokens before it.
 
@@ -82,4 +66,4 @@ class ScoredPosition:
     token_logit: float
     top_ids: tuple[int, ...]
     top_logits: tuple[float, ...]
-    sampled: SampledPosition | None = None
+    sampled: SampledScore | None = None

@@ -17,7 +17,6 @@ from ddtree.endpoint.calls import (
     CompletionRequest,
     Deadlines,
     RequestLabel,
-    SampledPosition,
     ScoredPosition,
 )
 from ddtree.endpoint.sse import SSEParser
@@ -25,6 +24,7 @@ from ddtree.endpoint.stream import StreamState, error_text
 from ddtree.errors import EndpointError
 from ddtree.records.requests import RequestRecord
 from ddtree.records.sampling import Sampling
+from ddtree.records.scores import SampledScore
 
 T = TypeVar("T")
 
@@ -228,15 +228,15 @@ def _position(logprobs: dict[str, Any], i: int, *, sampled: bool) -> ScoredPosit
     )
 
 
-def _sampled(logprobs: dict[str, Any], i: int) -> SampledPosition:
-    return SampledPosition(
+def _sampled(logprobs: dict[str, Any], i: int) -> SampledScore:
+    return SampledScore(
         score=float(logprobs["scores"][i]),
         edge=float(logprobs["edges"][i]),
         before=float(logprobs["before"][i]),
         share=float(logprobs["share"][i]),
-        best_ids=tuple(int(t) for t in logprobs["best_ids"][i]),
-        best_scores=tuple(float(z) for z in logprobs["best_scores"][i]),
-        best_edges=tuple(float(z) for z in logprobs["best_edges"][i]),
+        top_ids=tuple(int(t) for t in logprobs["best_ids"][i]),
+        top_scores=tuple(float(z) for z in logprobs["best_scores"][i]),
+        top_edges=tuple(float(z) for z in logprobs["best_edges"][i]),
     )
 
 

@@ -6,7 +6,7 @@ from ddtree.engine.loop import RoundResult
 from ddtree.engine.params import DraftWindow, EngineConfig, Speculation
 from ddtree.engine.request import Request, TokenLogprob
 from ddtree.engine.sampling_params import SamplingParams
-from ddtree.engine.scoring import SampledScore, Score, ScoreJob
+from ddtree.engine.scoring import Score, ScoreJob
 
 __all__ = [
     "DTYPES",
@@ -18,7 +18,6 @@ __all__ = [
     "Request",
     "RoundObserver",
     "RoundResult",
-    "SampledScore",
     "SamplingParams",
     "Score",
     "ScoreJob",

@@ -1,6 +1,5 @@
 """Teacher-forced scores of given tokens: what the target would have chosen at every position."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -12,35 +11,12 @@ from ddtree.core.walk import widened
 from ddtree.engine.choosing import SeededSampling, make_edits, make_rules
 from ddtree.engine.loop import RoundLoop
 from ddtree.errors import EngineError
+from ddtree.records.scores import FAR, SampledScore
 
-# Stands for infinity: scores go through JSON.
-FAR = sys.float_info.max
 # A kept token's edge is above 0, even on the edge itself.
 _ON_EDGE = 1e-30
 # Tokens that a filter dropped are listed if they are at most this far from its edge, in logits.
 _NEAR_EDGE = 0.5
-
-
-@dataclass(frozen=True)
-class SampledScore:
-    """A position as a request with sampling parameters sees it: after bias, penalties and bans.
-
-    A score is the edited logit plus temperature times the keyed noise, so that the best score
-    among kept tokens is the token to be chosen and gaps are in logits. An edge says by how much
-    logits would have to move until a filter decided otherwise: above 0 for kept tokens, at most 0
-    for others. Both are within -FAR and FAR. `before` and `share`: the final distribution's mass
-    of better tokens and of the given one.
-
-    top_ids, top_scores, top_edges: tokens that are kept or nearly so, by score, best first.
-    """
-
-    score: float
-    edge: float
-    before: float
-    share: float
-    top_ids: tuple[int, ...]
-    top_scores: tuple[float, ...]
-    top_edges: tuple[float, ...]
 
 
 @dataclass(frozen=True)

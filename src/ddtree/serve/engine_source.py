@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from ddtree.endpoint.calls import SampledPosition
-from ddtree.engine import SampledScore, SamplingParams, Score, Speculation
+from ddtree.engine import SamplingParams, Score, Speculation
 from ddtree.errors import EngineError
 from ddtree.records.sampling import Sampling
 from ddtree.serve.worker import EngineWorker
@@ -81,16 +80,4 @@ def to_speculation(call: Call) -> Speculation:
 def _position(score: Score) -> Position:
     if score.sampled is None:
         return Position(score.token_id, score.token_logit, score.top_ids, score.top_logits)
-    return sampled_position(score.token_id, score.top_logits[0], _sampled(score.sampled))
-
-
-def _sampled(found: SampledScore) -> SampledPosition:
-    return SampledPosition(
-        found.score,
-        found.edge,
-        found.before,
-        found.share,
-        found.top_ids,
-        found.top_scores,
-        found.top_edges,
-    )
+    return sampled_position(score.token_id, score.top_logits[0], score.sampled)

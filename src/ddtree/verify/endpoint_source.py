@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddtree.endpoint.calls import CompletionRequest, SampledPosition, ScoredPosition
+from ddtree.endpoint.calls import CompletionRequest, ScoredPosition
 from ddtree.endpoint.client import ServerClient
 from ddtree.errors import EndpointError
 from ddtree.records.requests import RequestRecord
 from ddtree.records.sampling import Sampling
+from ddtree.records.scores import SampledScore
 from ddtree.verify.outputs import Output
 from ddtree.verify.scoring import Position
 from ddtree.verify.source import Call
@@ -63,15 +64,15 @@ def to_position(scored: ScoredPosition) -> Position:
     return sampled_position(scored.token_id, scored.top_logits[0], scored.sampled)
 
 
-def sampled_position(token_id: int, scale: float, sampled: SampledPosition) -> Position:
+def sampled_position(token_id: int, scale: float, sampled: SampledScore) -> Position:
     """A sampled position; `scale` is its highest raw logit."""
     return Position(
         token_id=token_id,
         token_score=sampled.score,
-        top_ids=sampled.best_ids,
-        top_scores=sampled.best_scores,
+        top_ids=sampled.top_ids,
+        top_scores=sampled.top_scores,
         token_edge=sampled.edge,
-        top_edges=sampled.best_edges,
+        top_edges=sampled.top_edges,
         scale=scale,
         before=sampled.before,
         share=sampled.share,
