@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from ddtree.engine import EngineConfig, LoadedEngine, load_engine
@@ -104,6 +105,19 @@ def ratio_of(estimate: Estimate) -> dict[str, object]:
         "ratio": estimate.value,
         "interval": None if interval is None else [interval.low, interval.high],
     }
+
+
+def median_interval(values: list[float], seed: int = 0, draws: int = 2000) -> dict[str, object]:
+    """The median with its 95 % bootstrap interval."""
+    table = np.asarray(values)
+    taken = np.random.default_rng(seed).integers(len(table), size=(draws, len(table)))
+    low, high = np.quantile(np.median(table[taken], 1), (0.025, 0.975))
+    return {"median": float(np.median(table)), "interval": [float(low), float(high)]}
+
+
+def previous(path: Path, key: str) -> dict[str, object]:
+    """Parts of a result that earlier calls have measured, by their names."""
+    return json.loads(path.read_text())[key] if path.is_file() else {}
 
 
 def write(args: argparse.Namespace, result: dict[str, object]) -> None:

@@ -1,8 +1,11 @@
 """The scripts behind the committed results, on a subset of what they measured."""
 
+import importlib
 import json
+import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,6 +79,80 @@ def test_builder_cost(tmp_path):
     rows = run("builder_cost.py", tmp_path / "cost.json", "--repeats", "1")["rows"]
     assert {row["batch"] for row in rows} == {1, 8, 32}
     assert all(row["build_ms"] > 0 for row in rows)
+
+
+@pytest.mark.model
+def test_draft_window(tmp_path, smollm2):
+    cells = run("draft_window.py", tmp_path / "window.json", "--quick")["cells"]
+    held = {(c["window"], c["context"]): c["drafter_cache_bytes"] for c in cells}
+    assert held[32, 48] == held[32, 160] < held["full", 160]
+    assert all(cell["draft_ms"]["median"] > 0 for cell in cells)
+
+
+@pytest.mark.model
+def test_serving_throughput(tmp_path, smollm2):
+    """Its context is added to those that the result file holds."""
+    out = tmp_path / "throughput.json"
+    out.write_text(json.dumps({"contexts": {"900": {}}}))
+    contexts = run("serving_throughput.py", out, "--quick")["contexts"]
+    assert set(contexts) == {"24", "900"}
+    for size in ("1", "2"):
+        arms = contexts["24"]["concurrencies"][size]["arms"]
+        assert arms["ddtree(4,4)"]["acceptance_length"] > arms["ar"]["acceptance_length"] == 1
+        assert all(arm["tok_s"] > 0 for arm in arms.values())
+
+
+@pytest.mark.model
+def test_prefill_interleave(tmp_path, smollm2):
+    """The short request is through before the long prompt behind which it came."""
+    result = run("prefill_interleave.py", tmp_path / "interleave.json", "--quick")
+    (found,) = result["arms"]["64"]["crowded"]
+    assert found["short_was_first"]
+    assert found["stream_gaps"] > 1
+
+
+def test_soak(tmp_path):
+    result = run(
+        "soak.py", tmp_path / "soak.json", *("--seconds", "20", "--prompts", "10", "--bound", "60")
+    )
+    assert result["passed"], result["faults"]
+    assert set(result["answers"]) == set(soak_module("soak_cases").WEIGHTS)
+
+
+def soak_module(name):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(SCRIPTS)
+        return importlib.import_module(name)
+
+
+def test_soak_s_slope_tells_a_leak_from_steps():
+    soak, noise = soak_module("soak"), random.Random(0)
+    flat = [400 + noise.gauss(0, 0.3) + 2 * (second % 40 > 20) for second in range(300)]
+    leak = [value + 5 * second / 60 for second, value in enumerate(flat)]
+    low, high = soak.slope(flat)["interval"]
+    assert low < 0.5 < 1.5 < 3 < soak.slope(leak)["interval"][0]
+    assert high - low < 2
+    with pytest.raises(SystemExit, match="3 samples of memory say nothing"):
+        soak.slope(flat[:3])
+
+
+def test_soak_s_judge_sees_every_fault():
+    cases = soak_module("soak_cases")
+    call = cases.Call("greedy", {"n": 1}, ids=(5, 6), text="ab")
+    good = cases.Answer(200, {0: [5, 6]}, {0: "ab"}, {0: "length"}, 2)
+    assert cases.judge(call, good) is None
+    for change, expected in (
+        ({"status": 500}, "status 500"),
+        ({"ids": {0: [5, 7]}}, "choice 0: ids"),
+        ({"text": {0: "ac"}}, "choice 0: text"),
+        ({"finish": {}}, "finish reasons"),
+        ({"completion_tokens": 3}, "3 tokens by usage"),
+        ({"error": "gone"}, "error in the stream"),
+    ):
+        assert expected in cases.judge(call, replace(good, **change))
+    refused = cases.Call("bad", {}, status=400)
+    assert cases.judge(refused, cases.Answer(400, error="prompt: is empty")) is None
+    assert "without a message" in cases.judge(refused, cases.Answer(400))
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda p: str(p.relative_to(SCRIPTS)))

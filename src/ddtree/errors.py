@@ -4,6 +4,7 @@
     ├── ConfigError      a setting or file that can't be used as given
     ├── ModelError       a checkpoint, architecture or download that can't be used
     ├── RequestError     one request that can't be served as asked (names the field)
+    ├── OverloadedError  more work than the server takes at once (later it may fit)
     ├── EngineError      the engine can't go on
     └── EndpointError    a server seen from outside misbehaved
 
@@ -29,6 +30,10 @@ class RequestError(DDTreeError):
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
         self.field = field
+
+
+class OverloadedError(DDTreeError):
+    """The queue is full: the same request may be served a moment later."""
 
 
 class EngineError(DDTreeError):

@@ -6,7 +6,7 @@ import torch
 from ddtree.core import Candidates, LevelwiseBuilder, layout_tree
 from ddtree.engine import Engine, EngineConfig, SamplingParams, Speculation
 from ddtree.engine.plan import _cut_spans, verify_plan
-from ddtree.engine.pool import KVPool
+from ddtree.engine.pool import KVPool, Runs
 from support.drafts import with_drafts
 from support.reference import draw_prompt
 from support.tiny import tiny_drafter, tiny_target
@@ -19,9 +19,9 @@ def target():
     return tiny_target()
 
 
-def columns(engine, request_slot, count):
-    """All layers' keys and values of a slot's first columns."""
-    pairs = [engine.pool.view(layer, request_slot, request_slot + 1, count) for layer in range(3)]
+def columns(engine, count):
+    """All layers' keys and values in the pool's first cells."""
+    pairs = [engine.pool.view(layer, Runs(0, 0, 1), count) for layer in range(3)]
     return torch.stack([torch.stack(pair) for pair in pairs])
 
 
@@ -54,9 +54,7 @@ def test_cache_after_commits_equals_a_plain_run(target):
     assert request.output == output
     assert any(moved)
     length = len(prompt) + COUNT - 1
-    torch.testing.assert_close(
-        columns(tree, 0, length), columns(plain, 0, length), atol=1e-6, rtol=0
-    )
+    torch.testing.assert_close(columns(tree, length), columns(plain, length), atol=1e-6, rtol=0)
 
 
 def test_every_row_s_logits_equal_its_own_chain(target):
@@ -69,14 +67,15 @@ def test_every_row_s_logits_equal_its_own_chain(target):
     tree = LevelwiseBuilder(9, 3, 4, torch.device("cpu"))(candidates, budgets, topks)
     prefixes = [torch.randint(61, (n,)).tolist() for n in (3, 17, 8)]
     engine = Engine(target, None, EngineConfig(slots=3, max_context=64))
-    for slot, prefix in enumerate(prefixes):
+    bases = [slot * engine.sizes.longest for slot in range(3)]
+    for base, prefix in zip(bases, prefixes, strict=True):
         context = engine.make_request(prefix)
-        context.slot = slot
+        context.base = base
         engine.loop.extend(context, prefix)
     roots, lengths = torch.tensor([7, 0, 3]), [3, 17, 8]
     rows = layout_tree(tree, roots, torch.tensor(lengths))
     with torch.inference_mode():
-        plan = verify_plan(engine.pool, [0, 1, 2], lengths, rows)
+        plan = verify_plan(engine.pool, bases, lengths, rows)
         logits = target.head(target.forward(rows.ids, rows.positions, plan)[0])
         for b, prefix in enumerate(prefixes):
             for row in range(int(tree.counts[b]) + 1):
@@ -99,7 +98,7 @@ def test_a_sibling_s_token_moves_no_other_row(target):
         tree = builder(candidates, torch.tensor([4]), torch.tensor([2]))
         engine = Engine(target, None, EngineConfig(slots=1, max_context=32))
         context = engine.make_request([1, 2, 3])
-        context.slot = 0
+        context.base = 0
         engine.loop.extend(context, [1, 2, 3])
         rows = layout_tree(tree, torch.tensor([4]), torch.tensor([3]))
         with torch.inference_mode():
@@ -112,17 +111,21 @@ def test_a_sibling_s_token_moves_no_other_row(target):
 
 
 @pytest.mark.parametrize(
-    ("slots", "reads", "expected"),
+    ("bases", "reads", "expected"),
     [
-        ([0, 1, 2], [10, 12, 11], [(0, 3, 0, 12)]),
-        ([0, 2, 3], [10, 12, 11], [(0, 1, 0, 10), (1, 3, 2, 12)]),
-        ([1, 2], [10, 5000], [(0, 1, 1, 10), (1, 2, 2, 5000)]),
-        ([0, 1, 2], [5000, 10, 20], [(0, 1, 0, 5000), (1, 3, 1, 20)]),
+        ([0, 100, 200], [10, 12, 11], [(0, 3, 0, 100, 12)]),
+        ([0, 200, 300], [10, 12, 11], [(0, 2, 0, 200, 12), (2, 3, 300, 0, 11)]),
+        ([100, 200], [10, 900], [(0, 1, 100, 0, 10), (1, 2, 200, 0, 900)]),
+        ([0, 100, 200], [900, 10, 20], [(0, 1, 0, 0, 900), (1, 3, 100, 100, 20)]),
+        # Not ascending, as slots of the drafter's rings may come.
+        ([100, 0, 200], [10, 10, 10], [(0, 1, 100, 0, 10), (1, 3, 0, 200, 10)]),
+        # A span may not read past the pool's end, even if nobody sees what is there.
+        ([0, 700], [400, 290], [(0, 1, 0, 0, 400), (1, 2, 700, 0, 290)]),
     ],
 )
-def test_spans_follow_slots_and_lengths(slots, reads, expected):
-    spans = [(s.first, s.last, s.slot, s.columns) for s in _cut_spans(slots, reads)]
-    assert spans == expected
+def test_spans_follow_bases_and_lengths(bases, reads, expected):
+    spans = _cut_spans(bases, reads, 1000)
+    assert [(s.first, s.last, s.base, s.stride, s.columns) for s in spans] == expected
 
 
 def test_gaps_between_slots_and_unlike_lengths(target):
@@ -150,15 +153,15 @@ def test_stale_cells_are_never_seen(target):
     while not engine.is_idle:
         engine.step()
         if request.slot >= 0:
-            cells = engine.pool._cells.view(3, 2, 2, engine.pool.columns, -1)
-            cells[:, :, request.slot, request.length :] = 1e3
+            beyond = request.base + request.length
+            engine.pool._cells[:, :, beyond : request.base + engine.sizes.longest] = 1e3
     assert request.output == output
 
 
 def test_pool_moves_overlapping_cells():
-    pool = KVPool(2, 1, 6, (1, 2), torch.float64, torch.device("cpu"))
+    pool = KVPool(2, 6, (1, 2), torch.float64, torch.device("cpu"))
     rows = torch.arange(2 * 2 * 6 * 2, dtype=torch.float64).view(2, 2, 6, 1, 2)
     pool.write_all(torch.arange(6), rows)
     pool.move(torch.tensor([2, 3, 4]), torch.tensor([1, 2, 3]))
-    keys, _ = pool.view(1, 0, 1, 6)
+    keys, _ = pool.view(1, Runs(0, 0, 1), 6)
     assert torch.equal(keys[0, 0], rows[1, 0, [0, 2, 3, 4, 4, 5], 0])

@@ -89,9 +89,9 @@ def unlikely(path):
 
 @dataclass
 class Prefilled:
-    """The prompt's keys in slot 0."""
+    """The prompt's keys, in the first cells."""
 
-    slot: int = 0
+    base: int = 0
     length: int = 0
 
 
@@ -103,9 +103,9 @@ def draw(settings, propose, speculation):
         [propose_once(propose, tuple(r.output)) for r in requests]
     )
     with torch.inference_mode():
-        hidden, _ = engine.loop.extend(Prefilled(), PROMPT)
+        hidden = engine.loop.prefill([(Prefilled(), PROMPT)])[None]
         cells = torch.arange(len(PROMPT))
-        slots = torch.arange(AT_ONCE)[:, None] * engine.pool.columns
+        slots = torch.arange(AT_ONCE)[:, None] * engine.sizes.longest
         engine.pool.move(cells.repeat(AT_ONCE), (slots + cells).flatten())
         first = engine.target.head(hidden[:, -1:])
     every = [
@@ -131,7 +131,8 @@ def propose_once(propose, path):
 def decode(engine, requests, first):
     """What `Engine.step` does, with one prefill for all."""
     for slot, request in enumerate(requests):
-        request.slot, request.length, request.state = slot, len(PROMPT), "decoding"
+        request.slot, request.length = slot, len(PROMPT)
+        request.base = slot * engine.sizes.longest
         if request.sampling.has_edits:
             request.edits = choosing.make_edits(request.sampling, PROMPT, request.stop_ids, VOCAB)
     with torch.inference_mode():

@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers
 
-from ddtree.engine import EngineConfig, SamplingParams, Speculation, load_engine
+from ddtree.engine import Engine, EngineConfig, SamplingParams, Speculation, load_engine
 from ddtree.models.compat import load_causal_lm
 from ddtree.models.drafter import load_drafter
 
@@ -57,6 +57,27 @@ def test_trees_equal_ar(loaded, prompts, baseline, budget, topk, window):
     speculation = Speculation("ddtree", budget, topk, window)
     requests = loaded.engine.generate(prompts, SamplingParams(TOKENS), speculation)
     assert [r.output for r in requests] == baseline
+
+
+def test_eight_at_once_equal_each_alone(loaded, prompts, baseline):
+    """Greedy and sampled, drafting and not, prompts side by side in one pass."""
+    sampled = [SamplingParams(20, temperature=0.8, top_p=0.95, seed=n) for n in range(4)]
+    alone = [
+        loaded.engine.generate([prompt], sampling, Speculation("ar"))[0].output
+        for prompt, sampling in zip(prompts, sampled, strict=True)
+    ]
+    drafter = loaded.engine.drafting.drafter
+    engine = Engine(loaded.engine.target, drafter, EngineConfig(slots=8, max_context=256))
+    methods = (Speculation("ddtree", 8, 4), Speculation("chain"), Speculation("ar"), None)
+    asked = list(zip(prompts, [SamplingParams(TOKENS)] * 4, methods, strict=True))
+    asked += list(zip(prompts, sampled, methods, strict=True))
+    requests = [engine.submit(*one) for one in asked]
+    most = 0
+    while not engine.is_idle:
+        engine.step()
+        most = max(most, len(engine.scheduler.decoding()))
+    assert most == 8
+    assert [r.output for r in requests] == [*baseline, *alone]
 
 
 def test_the_drafter_drafts(loaded, prompts):
@@ -133,11 +154,11 @@ def test_chain_accepts_what_transformers_own_dflash_accepts(loaded, prompts, smo
             )
         theirs = [features.shape[1] - 1 for features in assistant.features[1:]]
         counts = []
-        loaded.engine._observer = lambda result, c=counts: c.extend(
-            result.accepted.num_accepted.tolist()
+        loaded.engine.observers.append(
+            lambda result, c=counts: c.extend(result.accepted.num_accepted.tolist())
         )
         request = loaded.engine.generate([prompt], SamplingParams(TOKENS), Speculation("chain"))[0]
-        loaded.engine._observer = None
+        loaded.engine.observers.clear()
         assert output[0, len(prompt) :].tolist() == request.output
         assert len(theirs) >= 5
         assert counts[: len(theirs)] == theirs

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from ddtree.errors import ModelError
+from ddtree.errors import ConfigError, ModelError
 from ddtree.models.drafter_config import (
     DrafterConfig,
     check_against_target,
     load_drafter_config,
     parse_drafter_config,
 )
+from ddtree.models.drafter_window import DrafterOverrides
 from ddtree.models.zoo import ZOO, shipped_drafter
 
 # The shape of z-lab's first checkpoints: transformers-4 rotary fields, full attention.
@@ -87,6 +88,8 @@ def test_reads_full_attention_checkpoint() -> None:
         window=None,
         window_kind="anchored",
         layer_windows=(None, None, None),
+        causal_origin="layer types",
+        window_kind_origin="layer types",
     )
 
 
@@ -96,6 +99,7 @@ def test_reads_shipped_drafter() -> None:
     assert config.target_layer_ids == (1, 8, 14, 20, 27)
     assert (config.causal, config.window, config.window_kind) == (False, 1024, "anchored")
     assert config.layer_windows == (1024,) * 4
+    assert (config.causal_origin, config.window_kind_origin) == ("explicit key", "explicit key")
 
 
 @pytest.mark.parametrize(
@@ -201,6 +205,93 @@ def test_layer_types_decide_only_where_explicit_keys_are_absent() -> None:
     assert parse({"window": "anchored"}, **windows).window_kind == "anchored"
     assert parse({"window": "per-query"}, **windows).window_kind == "per-query"
     assert parse(is_causal=True).causal is True
+
+
+def meaning(overrides: DrafterOverrides | None, nested: Any = None, **changes: Any) -> tuple:
+    config = parse_drafter_config(fields(nested, **changes), overrides=overrides)
+    return config.window_kind, config.window_kind_origin, config.causal, config.causal_origin
+
+
+def test_each_meaning_says_what_decided_it() -> None:
+    windows = {"layer_types": sliding(3), "sliding_window": 128}
+    types, key, override = "layer types", "explicit key", "override"
+    assert meaning(None, **windows) == ("per-query", types, True, types)
+    assert meaning(None) == ("anchored", types, False, types)
+    assert meaning(None, {"window": "anchored", "causal": False}, **windows) == (
+        *("anchored", key),
+        *(False, key),
+    )
+    both = DrafterOverrides("anchored", causal=False)
+    assert meaning(both, **windows) == ("anchored", override, False, override)
+    assert meaning(DrafterOverrides("per-query")) == ("per-query", override, False, types)
+    assert meaning(DrafterOverrides(causal=True)) == ("anchored", types, True, override)
+    against = DrafterOverrides("per-query", causal=True)
+    assert meaning(against, {"window": "anchored"}, is_causal=False, **windows) == (
+        *("per-query", override),
+        *(True, override),
+    )
+
+
+def test_override_settles_what_mixed_layers_leave_open() -> None:
+    windows = {"layer_types": sliding(2), "sliding_window": 128}
+    assert meaning(DrafterOverrides(causal=False), **windows) == (
+        *("per-query", "layer types"),
+        *(False, "override"),
+    )
+
+
+def test_unknown_override_is_refused() -> None:
+    with pytest.raises(ConfigError, match="window_kind: got 'sliding', expected anchored or per-q"):
+        DrafterOverrides("sliding")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="draft_causal: got 'yes'"):
+        DrafterOverrides(causal="yes")  # type: ignore[arg-type]
+
+
+def test_layers_of_one_type_take_the_draft_window() -> None:
+    windows = {"is_causal": False, "sliding_window": 128}
+    alike = parse(layer_types=sliding(3), **windows)
+    mixed = parse(layer_types=sliding(2), **windows)
+    assert [alike.own_window(layer) for layer in range(3)] == [None] * 3
+    assert [mixed.own_window(layer) for layer in range(3)] == [128, 128, None]
+
+
+@pytest.mark.parametrize("overrides", [None, DrafterOverrides("per-query")])
+def test_per_query_window_inside_the_block_is_named(overrides: DrafterOverrides | None) -> None:
+    windows = {"layer_types": sliding(3), "sliding_window": 15}
+    kinds = {} if overrides is None else {"window": "anchored"}
+    with pytest.raises(ModelError, match=r"sliding_window: got 15, .* block_size \(16\)"):
+        meaning(overrides, kinds, **windows)
+    assert parse({"window": "anchored"}, **windows).window == 15
+    assert parse(**{**windows, "sliding_window": 16}).window == 16
+
+
+@pytest.mark.parametrize(
+    ("wanted", "max_context", "anchored", "per_query"),
+    [
+        (None, 8192, (128, 128), (128, 128)),
+        (None, 100, (100, 100), (116, 100)),
+        (2048, 8192, (2048, 2048), (2048, 2048)),
+        (4096, 8192, (4096, 4096), (4096, 4096)),
+        ("full", 1000, (1000, 1000), (1016, 1000)),
+        ("full", 8192, (4096, 4096), (4112, 4096)),
+    ],
+)
+def test_draft_window_is_resolved(
+    wanted: Any, max_context: int, anchored: tuple, per_query: tuple
+) -> None:
+    """(tokens of the window, tokens kept) under both kinds; the drafter ends at 4,096, and no
+    window reaches further than a block past the context."""
+    windows = {"layer_types": sliding(3), "sliding_window": 128}
+    for kind, expected in (("anchored", anchored), ("per-query", per_query)):
+        found = parse({"window": kind}, **windows).resolve_window(wanted, max_context)
+        assert (found.tokens, found.ring) == expected
+
+
+def test_draft_window_beyond_the_drafter_is_refused() -> None:
+    config = parse()
+    with pytest.raises(ConfigError, match="draft_window: got 4097, the drafter's own"):
+        config.resolve_window(4097, 8192)
+    assert config.check_window(4096) is None
 
 
 def test_mixed_layers_have_no_common_window() -> None:

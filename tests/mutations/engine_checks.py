@@ -21,6 +21,7 @@ from transformers import MistralConfig, PreTrainedModel
 from core.core_checks import all_prefixes, token_paths
 from ddtree import engine as engine_api
 from ddtree.engine import SamplingParams, Speculation
+from ddtree.engine.pool import Runs
 from ddtree.models import target as target_module
 from support import tiny
 
@@ -225,7 +226,8 @@ class Spy:
         expected = drafter.context(source.features[positions][None], positions[None])
         worst = 0.0
         for layer, pair in enumerate(expected):
-            held = pool.view(layer, request.slot, request.slot + 1, pool.columns)
+            size = BLOCK + self.ring
+            held = pool.view(layer, Runs(request.slot * size, 0, 1), size)
             for got, wanted in zip(held, pair, strict=True):
                 ring = got[0][:, BLOCK + positions % self.ring].transpose(0, 1)
                 worst = max(worst, float((ring - wanted).abs().max()))
@@ -292,6 +294,11 @@ def check_output() -> None:
 def check_plain_output() -> None:
     """Plain decoding of ragged contexts gives the plain greedy text."""
     check_texts(run_engine(PLAIN))
+
+
+def check_gap_output() -> None:
+    """The same where one of four leaves and nobody takes its place."""
+    check_texts(run_engine(PLAIN[:4]))
 
 
 def check_sliding_output() -> None:

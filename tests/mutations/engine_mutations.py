@@ -6,6 +6,7 @@ from mutations.planting import Mutation
 
 LOOP, PLAN, DRAFTING = "ddtree.engine.loop", "ddtree.engine.plan", "ddtree.engine.drafting"
 POOL, REQUEST, MAKING = "ddtree.engine.pool", "ddtree.engine.request", "ddtree.engine.making"
+PACKING = "ddtree.engine.packing"
 TARGET = "ddtree.models.target"
 
 ACCEPTED_FEATURES = "features[b, accepted.rows[b, : count + 1]]"
@@ -141,19 +142,41 @@ ROUND_MUTATIONS = (
     ),
     Mutation(
         "a later prompt chunk starts at position 0",
+        PACKING,
+        (("self.length + torch.arange(self.count", "0 * self.length + torch.arange(self.count"),),
+        (engine.check_output,),
+    ),
+    Mutation(
+        "a prompt sees the keys of the one before it in the pass",
+        PACKING,
+        (("Runs(segment.base, 0, 1)", "Runs(self._segments[0].base, 0, 1)"),),
+        (engine.check_output,),
+        error=ModelError,  # the probe at load
+    ),
+    Mutation(
+        "prompts are written over each other",
+        PACKING,
+        (("[column + segment.base for", "[column + segments[0].base for"),),
+        (engine.check_output,),
+        error=ModelError,
+    ),
+    Mutation(
+        "a prompt's row sees the token after it",
+        PACKING,
+        (("hidden = keys > rows", "hidden = keys > rows + 1"),),
+        (engine.check_output,),
+        error=ModelError,
+    ),
+    Mutation(
+        "the first token comes from the pass's last row",
         LOOP,
-        (
-            (
-                "positions = request.length + torch.arange(",
-                "positions = 0 * request.length + torch.arange(",
-            ),
-        ),
+        (("device=hidden.device) - 1]", "device=hidden.device) * 0 - 1]"),),
         (engine.check_output,),
     ),
     Mutation(
         "the first prompt chunk's features are dropped",
         LOOP,
-        (("self.drafting.feed([request])", "pass"),),
+        (("self.drafting.feed(fed)", "pass"),),
         (engine.check_drafter_context,),
         harmless_to=engine.check_output,
     ),
@@ -164,10 +187,10 @@ ROUND_MUTATIONS = (
         (engine.check_plain_output,),
     ),
     Mutation(
-        "a gap between slots is read over",
+        "a gap between runs is read over",
         PLAN,
-        (("if spans and slot == slots[row - 1] + 1:", "if spans:"),),
-        (engine.check_plain_output,),
+        (("0 < step == apart and", "0 < step and"),),
+        (engine.check_gap_output,),
     ),
     Mutation(
         "all new rows are written to one column",
@@ -197,6 +220,13 @@ SLIDING_MUTATIONS = (
         (("rows.positions[first:last, :, None]", "writes[first:last, :, None]"),),
         (engine.check_sliding_output,),
         harmless_to=engine.check_output,
+    ),
+    Mutation(
+        "a sliding target layer's window is one token too long for prompts",
+        PACKING,
+        (("keys <= rows - window", "keys < rows - window"),),
+        (engine.check_sliding_output,),
+        error=ModelError,
     ),
     Mutation(
         "a sliding target layer's window is one token too long",
@@ -285,7 +315,7 @@ REQUEST_MUTATIONS = (
     Mutation(
         "a stop id inside a run is overlooked",
         REQUEST,
-        (("if token in self.stop_ids:", "if token in self.stop_ids and token is tokens[-1]:"),),
+        (("if token in self.stop_ids or", "if token in self.stop_ids and token is tokens[-1] or"),),
         (engine.check_stop,),
     ),
     Mutation(

@@ -305,6 +305,7 @@ WALK_MUTATIONS = (
         (("torch.cat([chosen, others]).argsort()", "torch.cat([chosen, others])"),),
         (sampling.check_seeded_text,),
         harmless_to=sampling.check_walks,
+        error=RuntimeError,  # rows that no walk visits hold no token
     ),
     Mutation(
         "all requests sample with the first one's seed",

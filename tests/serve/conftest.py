@@ -17,7 +17,13 @@ def server_url(tmp_path_factory, smollm2):
     command = [sys.executable, "-m", "ddtree", "serve", "--port", str(port), "--dtype", "float32"]
     command += ["--slots", "4", "--max-context", "512", "--prefill-chunk", "64"]
     log = tmp_path_factory.mktemp("serve") / "server.log"
-    plan = LaunchPlan(command, dict(os.environ), "127.0.0.1", port, log)
+    plan = LaunchPlan(
+        command,
+        {k: v for k, v in os.environ.items() if k != "DDTREE_API_KEY"},
+        "127.0.0.1",
+        port,
+        log,
+    )
     process = ServerProcess(plan)
     try:
         asyncio.run(process.wait_ready())

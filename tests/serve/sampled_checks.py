@@ -101,9 +101,11 @@ def check_streams_are_the_whole(server):
     for path, body in ((COMPLETIONS, plain), (CHAT, chat)):
         for count in (1, 3):
             fields = {"seed": 11, "n": count, "max_tokens": 16, "return_token_ids": True}
-            fields |= {"return_stats": True, "stream_options": {"include_usage": True}}
+            fields |= {"return_stats": True}
             whole = post(server.url, path, body | fields)
-            *chunks, usage = stream(server.url, path, body | fields)
+            options = {"stream_options": {"include_usage": True}}
+            *chunks, usage = stream(server.url, path, body | fields | options)
+            assert {chunk["usage"] for chunk in chunks} == {None}
             assert usage["choices"] == []
             assert usage["usage"] == whole["usage"]
             assert [("ddtree" in c) for c in chunks[:-1]] == [False] * (len(chunks) - 1)

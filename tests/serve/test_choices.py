@@ -3,16 +3,21 @@
 import asyncio
 import http.client
 import json
+import sys
 import time
 
 import pytest
 from sampled_checks import BASE, COMPLETIONS, PROMPT
 from serve_calls import call, stream
+from starlette.requests import ClientDisconnect
 from tiny_server import VOCABULARY, byte_tokenizer, tiny_engine
 
 from ddtree.engine import SamplingParams
 from ddtree.errors import RequestError
 from ddtree.serve import choices as serving
+from ddtree.serve import completions
+from ddtree.serve.completions import COMPLETION, Answer, EventStream, Wishes
+from ddtree.serve.logprobs import TokenTexts
 from ddtree.serve.worker import EngineWorker
 from mutations.planting import Mutation, planted
 
@@ -27,7 +32,14 @@ def worker():
 
 def choices(worker, count, **fields):
     params = SamplingParams(temperature=1.0, seed=1, **fields)
-    return serving.make_choices(worker.engine, byte_tokenizer(), PROMPT, params, None, count)
+    maker = serving.ChoiceMaker(worker.engine, byte_tokenizer())
+    return serving.Choices(worker, maker.make([PROMPT], params, None, count), count)
+
+
+def started(worker, count, **fields):
+    made = choices(worker, count, **fields)
+    made.start()
+    return made
 
 
 async def idle(worker):
@@ -48,12 +60,12 @@ def dead_ends():
 
 def check_a_failing_choice_ends_the_others(worker):
     async def run():
-        made = choices(worker, 6, **dead_ends())
+        made = started(worker, 6, **dead_ends())
         with pytest.raises(RequestError, match="left no token"):
-            async for _ in serving.Choices(worker, made).pieces():
+            async for _ in made.pieces():
                 pass
         await idle(worker)
-        return [choice.request.finish_reason for choice in made]
+        return [choice.request.finish_reason for choice in made.items]
 
     reasons = asyncio.run(run())
     assert "error" in reasons
@@ -62,12 +74,12 @@ def check_a_failing_choice_ends_the_others(worker):
 
 def check_an_abandoned_reader_ends_all(worker):
     async def run():
-        made = choices(worker, 6, max_tokens=100)  # more than there are slots
-        pieces = serving.Choices(worker, made).pieces()
+        made = started(worker, 6, max_tokens=100)  # more than there are slots
+        pieces = made.pieces()
         await anext(pieces)
         await pieces.aclose()
         await idle(worker)
-        return [choice.request.finish_reason for choice in made]
+        return [choice.request.finish_reason for choice in made.items]
 
     assert asyncio.run(run()) == ["abort"] * 6
 
@@ -81,7 +93,7 @@ def test_no_choice_outlives_its_answer(worker, check):
 
 
 def test_the_checks_see_a_missing_abort(worker):
-    edit = ("                    self.worker.abort(choice.ticket)\n", "                    pass\n")
+    edit = ("                self.worker.abort(choice.ticket)\n", "                pass\n")
     bug = Mutation("nothing is aborted", "ddtree.serve.choices", (edit,), ())
     with planted(bug):
         for check in ENDS:
@@ -89,13 +101,40 @@ def test_the_checks_see_a_missing_abort(worker):
                 check(worker)
 
 
-def test_what_is_never_read_never_runs(worker):
-    async def run():
-        pieces = serving.Choices(worker, choices(worker, 2)).pieces()
-        await pieces.aclose()
+def check_a_stream_never_read_ends_all(worker):
+    """The client is gone when the response begins, so that not one event is taken."""
 
-    asyncio.run(run())
-    assert worker.engine.is_idle
+    async def run():
+        made = started(worker, 6, max_tokens=100)
+        wishes = Wishes(token_ids=False, stats=False, usage=False)
+        texts = TokenTexts(byte_tokenizer())
+        answer = Answer(made, texts, COMPLETION, "tiny", wishes)
+
+        async def receive():
+            return {"type": "http.disconnect"}
+
+        async def send(_):
+            raise OSError
+
+        response = EventStream(answer.events(), made.abandon)
+        scope = {"type": "http", "asgi": {"spec_version": "2.4"}}
+        with pytest.raises(ClientDisconnect):
+            await response(scope, receive, send)
+        await idle(worker)
+        return [choice.request.finish_reason for choice in made.items]
+
+    assert asyncio.run(run()) == ["abort"] * 6
+
+
+def test_a_stream_never_read_ends_all(worker):
+    check_a_stream_never_read_ends_all(worker)
+    edit = ("            self._end()\n", "            pass\n")
+    with planted(Mutation("nobody ends it", "ddtree.serve.completions", (edit,), ())):
+        original = completions.EventStream
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys.modules[__name__], "EventStream", original)
+            with pytest.raises(AssertionError):
+                check_a_stream_never_read_ends_all(worker)
 
 
 def test_a_failure_is_told_once(tiny):

@@ -119,6 +119,21 @@ def test_stop_token_ends_the_answer_and_stays_out_of_the_text(server_url, baseli
         assert baseline["text"].startswith(choice["text"])
 
 
+def test_stop_strings_end_the_answer_the_same_for_every_method(server_url, baseline):
+    text = baseline["text"]
+    stop = text[len(text) // 2 :][:3]
+    for arm in ARMS:
+        choice = complete(server_url, stop=[stop], speculation=arm, return_token_ids=True)[
+            "choices"
+        ][0]
+        assert (choice["text"], choice["finish_reason"]) == (text[: text.index(stop)], "stop")
+        count = len(choice["token_ids"])
+        assert choice["token_ids"] == baseline["token_ids"][:count]
+    body = {"prompt": PROMPT, "max_tokens": 24, "temperature": 0, "stop": stop}
+    events = stream(server_url, "/v1/completions", body)
+    assert "".join(e["choices"][0]["text"] for e in events) == text[: text.index(stop)]
+
+
 def test_chat(server_url):
     message = {"role": "user", "content": "Say hello."}
     body = {"messages": [message], "max_tokens": 12, "temperature": 0}
@@ -182,8 +197,9 @@ def test_information(server_url):
 @pytest.mark.parametrize(
     ("body", "status", "param"),
     [
-        ({"prompt": "a", "stop": ["x"]}, 400, "stop"),
-        ({"prompt": "a", "echo": True}, 400, "echo"),
+        ({"prompt": "a", "stop": ["x", ""]}, 400, "stop"),
+        ({"prompt": "a", "echo": True, "logprobs": 1}, 400, "echo"),
+        ({"prompt": "a", "max_tokens": 513}, 400, "max_tokens"),
         ({"prompt": "a", "surprise": 1}, 400, "surprise"),
         ({"prompt": "a", "max_tokens": 0}, 400, "max_tokens"),
         ({"prompt": "a", "max_tokens": "many"}, 400, "max_tokens"),

@@ -106,12 +106,8 @@ REFUSED = [
     ("min_tokens", [-1, 21, True, 2**70]),
     ("stop_token_ids", [[-1], [VOCABULARY]]),
     ("ignore_eos", [1, "yes"]),
-    ("n", [0, 17, True, 1.5]),
+    ("n", [0, 129, True, 1.5]),
     ("logprobs", [-1, 21, True, 1.0]),
-    ("best_of", [2, True]),
-    ("stop", ["x"]),
-    ("suffix", ["x"]),
-    ("response_format", [{"type": "json_object"}]),
 ]
 
 

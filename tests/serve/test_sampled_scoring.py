@@ -55,7 +55,8 @@ def test_another_seed_scores_otherwise(tiny):
 
 def test_without_sampling_fields_there_are_raw_scores_only(tiny):
     found = scores(tiny, [1, 2, 3])
-    assert set(found) == {"token_ids", "token_logprobs", "token_logits", "top_ids", "top_logits"}
+    standard = {"tokens", "token_logprobs", "top_logprobs", "text_offset"}
+    assert set(found) == standard | {"token_ids", "token_logits", "top_ids", "top_logits"}
     assert len(found["top_ids"][-1]) == 20
     sampled = scores(tiny, [1, 2, 3], temperature=1, seed=0)
     assert set(sampled) == set(found) | EXTRA
@@ -76,6 +77,8 @@ def test_without_sampling_fields_there_are_raw_scores_only(tiny):
         ({"temperature": 0, "stop_token_ids": [-1]}, "stop_token_ids"),
         ({"temperature": 0, "logit_bias": {"7": 101}}, "logit_bias"),
         ({"n": 2}, "n"),
+        ({"stop": "a"}, "stop"),
+        ({"stream_options": {}}, "stream_options"),
         ({"stream": True}, "stream"),
         ({"return_stats": True}, "return_stats"),
         ({"speculation": {"method": "ar"}}, "speculation"),

@@ -10,7 +10,7 @@ PLANTED = [
     Mutation(
         "choices share a seed",
         "ddtree.serve.choices",
-        (("seed=derived_seed(first.seed, index)", "seed=first.seed"),),
+        (("derived_seed(first.seed, index) for", "first.seed for"),),
         (checks.check_choices_are_requests_of_their_own, checks.check_a_drawn_seed_is_told),
         checks.check_a_seed_repeats,
     ),
@@ -45,8 +45,8 @@ PLANTED = [
         "ddtree.serve.completions",
         (
             (
-                "prompt, completion = stats[0].prompt_tokens,",
-                "prompt, completion = sum(s.prompt_tokens for s in stats),",
+                "for s in stats[:: self.choices.per_prompt])",
+                "for s in stats)",
             ),
         ),
         (checks.check_choices_are_requests_of_their_own,),
@@ -57,12 +57,12 @@ PLANTED = [
         "ddtree.serve.completions",
         (
             (
-                "        if not self.wishes.stats or len(self.choices.items) == 1:\n"
+                "        if not self.wishes.stats or len(self._all) == 1:\n"
                 "            return {}\n"
                 '        return {"ddtree": choice.request.summary()}',
-                "        if not self.wishes.stats or len(self.choices.items) == 1:\n"
+                "        if not self.wishes.stats or len(self._all) == 1:\n"
                 "            return {}\n"
-                '        return {"ddtree": self.choices.items[0].request.summary()}',
+                '        return {"ddtree": self._all[0].request.summary()}',
             ),
         ),
         (checks.check_choices_are_requests_of_their_own, checks.check_a_drawn_seed_is_told),
@@ -85,14 +85,14 @@ PLANTED = [
     Mutation(
         "offsets count bytes of single tokens",
         "ddtree.serve.choices",
-        (("        self.length += len(text)\n", "        self.length += len(ids)\n"),),
+        (("self.length += len(self.uncut.push(", "self.length += len(list("),),
         (checks.check_logprobs_are_the_target_s_own,),
         checks.check_streams_are_the_whole,
     ),
     Mutation(
         "bad words in the middle of a text pass",
-        "ddtree.serve.app",
-        (('(word, " " + word.lstrip()):', "(word,):"),),
+        "ddtree.serve.prompts",
+        (('for text in (word, " " + word.lstrip())]', "for text in (word,)]"),),
         (checks.check_banned_words_never_come,),
         checks.check_a_seed_repeats,
     ),

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import uvicorn
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -54,11 +55,11 @@ def bytes_to_characters() -> list[str]:
     return [chr(byte if byte in printable else next(spare)) for byte in range(256)]
 
 
-def tiny_engine() -> Engine:
+def tiny_engine(config: EngineConfig | None = None) -> Engine:
     """Always the same weights."""
     target = tiny_target(vocab_size=VOCABULARY, eos_token_id=EOS)
-    config = EngineConfig(slots=4, max_context=128, prefill_chunk=16)
-    return Engine(target, tiny_drafter(target), config)
+    config = config or EngineConfig(slots=4, max_context=128, prefill_chunk=16)
+    return Engine(target, tiny_drafter(target), config, tokenizer=byte_tokenizer())
 
 
 @contextlib.contextmanager
@@ -72,11 +73,20 @@ def tiny_server() -> Iterator[TinyServer]:
         return ([*following[:2], 1, 1, 1, 1])[:4]
 
     engine, tokenizer = with_drafts(tiny_engine(), propose), byte_tokenizer()
-    worker = ddtree.serve.EngineWorker(engine)
-    app = ddtree.serve.create_app(worker, tokenizer, ddtree.serve.ServerInfo("tiny", {}))
+    with served(engine, tokenizer) as url:
+        yield TinyServer(url, engine, tokenizer, known)
+
+
+@contextlib.contextmanager
+def served(engine: Engine, tokenizer: PreTrainedTokenizerFast, **settings: Any) -> Iterator[str]:
+    """The URL of a server on a thread, stopped at the end. Settings are the worker's, and
+    `guards`."""
+    guards = settings.pop("guards", None)
+    worker = ddtree.serve.EngineWorker(engine, **settings)
+    info = ddtree.serve.ServerInfo("tiny", {})
+    app = ddtree.serve.create_app(worker, tokenizer, info, guards)
     port = free_port()
-    settings = uvicorn.Config(app, port=port, log_level="warning", ws="none")
-    server = uvicorn.Server(settings)
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning", ws="none"))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -85,7 +95,7 @@ def tiny_server() -> Iterator[TinyServer]:
             assert thread.is_alive()
             assert time.monotonic() < end
             time.sleep(0.01)
-        yield TinyServer(f"http://127.0.0.1:{port}", engine, tokenizer, known)
+        yield f"http://127.0.0.1:{port}"
     finally:
         server.should_exit = True
         thread.join()

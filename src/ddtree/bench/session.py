@@ -18,6 +18,7 @@ from ddtree.errors import ConfigError, EndpointError
 from ddtree.records.provenance import Provenance
 
 _HOST = "127.0.0.1"
+_API_KEY = "DDTREE_API_KEY"
 # Never fewer verify rows than a drafter's block is long: grading scores that many at once.
 _LEAST_MAX_BUDGET = 64
 # What of /server_info could change a result, beside the model and the drafter.
@@ -99,7 +100,8 @@ class ServeBackend:
         name = "server" if drafter else "server-no-drafter"
         plan = LaunchPlan(
             command=self._command(port, drafter),
-            environment=self.environment,
+            # A key would be asked of the harness, too.
+            environment={k: v for k, v in self.environment.items() if k != _API_KEY},
             host=_HOST,
             port=port,
             log_path=self.folder / "logs" / f"{name}.log",
@@ -117,6 +119,8 @@ class ServeBackend:
         command = [sys.executable, "-m", "ddtree", "serve", "--model", self.spec.model]
         command += ["--port", str(port), "--host", _HOST, "--dtype", self.spec.dtype]
         command += ["--slots", str(max(self.spec.concurrencies)), *_maxima(self.spec)]
+        # Passes over prompts must not depend on the clock, nor a stop on who is still served.
+        command += ["--max-stall-ms", "0", "--shutdown-timeout", "3"]
         chosen = self.spec.drafter if drafter else "none"
         return command if chosen is None else [*command, "--drafter", chosen]
 

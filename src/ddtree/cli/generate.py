@@ -11,10 +11,12 @@ import typer
 from ddtree.cli.options import (
     DEFAULT_MODEL,
     DeviceOption,
+    DraftCausalOption,
     DrafterOption,
     DtypeOption,
     ModelOption,
     ThreadsOption,
+    WindowKindOption,
     WindowOption,
     expand,
     parse_window,
@@ -40,6 +42,8 @@ def generate(
     ] = None,
     topk: Annotated[int | None, typer.Option(help="ddtree: candidates kept at each depth.")] = None,
     draft_window: WindowOption = None,
+    window_kind: WindowKindOption = None,
+    draft_causal: DraftCausalOption = None,
     max_tokens: Annotated[int, typer.Option(help="Generated tokens at most.")] = 128,
     temperature: Annotated[
         float, typer.Option(help="Above 0 samples from the target's distribution; 0 is greedy.")
@@ -100,7 +104,7 @@ def generate(
         speculation = Speculation(method or "ddtree", budget, topk, window)  # type: ignore[arg-type]
     text = _read_prompt(prompt)
     loaded = _load(
-        ModelChoice(model, expand(drafter), dtype, device, threads),
+        ModelChoice(model, expand(drafter), dtype, device, threads, window_kind, draft_causal),
         {
             "slots": 1,
             "max_budget": max(budget or 0, 64),
@@ -129,6 +133,8 @@ class ModelChoice:
     dtype: str
     device: str
     threads: int | None
+    window_kind: str | None = None
+    draft_causal: bool | None = None
 
 
 def _given(temperature: float, shaping: dict[str, Any]) -> dict[str, Any]:
@@ -152,7 +158,7 @@ def _read_prompt(prompt: str | None) -> str:
 def _load(choice: ModelChoice, sizes: dict[str, Any], show_tree: bool) -> "LoadedEngine":
     import torch
 
-    from ddtree.cli.loading import resolve_model
+    from ddtree.cli.loading import drafter_overrides, resolve_model
     from ddtree.cli.tree_view import TreePrinter
     from ddtree.engine import EngineConfig, load_engine
 
@@ -165,6 +171,7 @@ def _load(choice: ModelChoice, sizes: dict[str, Any], show_tree: bool) -> "Loade
         device=choice.device,
         config=EngineConfig(**sizes),
         observer=printer,
+        overrides=drafter_overrides(choice.window_kind, choice.draft_causal),
     )
     if printer is not None:
         printer.tokenizer = loaded.tokenizer

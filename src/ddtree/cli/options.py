@@ -26,6 +26,22 @@ WindowOption = Annotated[
         help="Committed tokens the drafter sees. Default: what the checkpoint was trained with.",
     ),
 ]
+WindowKindOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="anchored|per-query",
+        help="Where the draft window ends: at the last committed token for the whole block, or "
+        "at each row. Default: the checkpoint's.",
+    ),
+]
+DraftCausalOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--draft-causal/--no-draft-causal",
+        help="Whether a row of the drafter's block sees earlier rows only. Default: the "
+        "checkpoint's.",
+    ),
+]
 
 DEFAULT_MODEL = "smollm2-135m"
 

@@ -3,7 +3,7 @@
 import dataclasses
 import importlib.metadata
 import os
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,76 +11,190 @@ from ddtree import __version__
 from ddtree.cli.options import (
     DEFAULT_MODEL,
     DeviceOption,
+    DraftCausalOption,
     DrafterOption,
     DtypeOption,
     ModelOption,
     ThreadsOption,
+    WindowKindOption,
     WindowOption,
     expand,
     parse_window,
 )
 
-# Seconds that requests in flight get to end after SIGTERM.
-SHUTDOWN_S = 3
+if TYPE_CHECKING:
+    from ddtree.engine import LoadedEngine
+    from ddtree.serve.guards import Guards
+    from ddtree.serve.running import ServeSettings
+
+_ENGINE, _HTTP = "Engine", "HTTP"
+SlotsOption = Annotated[
+    int, typer.Option(help="Requests decoded at once.", rich_help_panel=_ENGINE)
+]
+MaxContextOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Prompt + output tokens of a request. Default: the model's.", rich_help_panel=_ENGINE
+    ),
+]
+CacheTokensOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Tokens the target's cache has room for. Default: slots x max-context.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+MaxBudgetOption = Annotated[
+    int, typer.Option(help="Largest budget a request may ask for.", rich_help_panel=_ENGINE)
+]
+MaxTopkOption = Annotated[
+    int, typer.Option(help="Largest topk a request may ask for.", rich_help_panel=_ENGINE)
+]
+ChunkOption = Annotated[
+    int, typer.Option(help="Prompt tokens per forward pass, at most.", rich_help_panel=_ENGINE)
+]
+StallOption = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        help="Milliseconds that prompts may hold up decoding requests; 0 never cuts a chunk.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+CoupledOption = Annotated[
+    bool,
+    typer.Option(
+        help="Let sampled requests' trees look at the noise of the draws.", rich_help_panel=_ENGINE
+    ),
+]
+HostOption = Annotated[str, typer.Option(help="Address to listen on.", rich_help_panel=_HTTP)]
+PortOption = Annotated[
+    int, typer.Option(min=1, max=65535, help="Port to listen on.", rich_help_panel=_HTTP)
+]
+KeyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        envvar="DDTREE_API_KEY",
+        help="Key that clients must send, repeatable; DDTREE_API_KEY in the environment keeps it "
+        "out of process lists. Default: none is asked for.",
+        rich_help_panel=_HTTP,
+    ),
+]
+QueueOption = Annotated[
+    int,
+    typer.Option(
+        min=0, help="Requests that may wait for a slot; more get a 429.", rich_help_panel=_HTTP
+    ),
+]
+BodyOption = Annotated[
+    int,
+    typer.Option(
+        min=1, help="Largest request body in bytes; larger ones get a 413.", rich_help_panel=_HTTP
+    ),
+]
+ShutdownOption = Annotated[
+    float,
+    typer.Option(
+        min=0, help="Seconds that requests in flight get after SIGTERM.", rich_help_panel=_HTTP
+    ),
+]
+WriteOption = Annotated[
+    float,
+    typer.Option(
+        min=0.1,
+        help="Seconds after which a client that takes nothing is given up.",
+        rich_help_panel=_HTTP,
+    ),
+]
 
 
 def serve(
     model: ModelOption = DEFAULT_MODEL,
     drafter: DrafterOption = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
     dtype: DtypeOption = "bfloat16",
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
-    slots: Annotated[int, typer.Option(help="Requests decoded at once.")] = 4,
-    max_context: Annotated[
-        int | None, typer.Option(help="Prompt + output tokens of a request. Default: the model's.")
-    ] = None,
-    max_budget: Annotated[int, typer.Option(help="Largest budget a request may ask for.")] = 64,
-    max_topk: Annotated[int, typer.Option(help="Largest topk a request may ask for.")] = 16,
-    prefill_chunk: Annotated[int, typer.Option(help="Prompt tokens per forward pass.")] = 512,
+    slots: SlotsOption = 4,
+    max_context: MaxContextOption = None,
+    cache_tokens: CacheTokensOption = None,
+    max_budget: MaxBudgetOption = 64,
+    max_topk: MaxTopkOption = 16,
+    prefill_chunk: ChunkOption = 512,
+    max_stall_ms: StallOption = 500.0,
     draft_window: WindowOption = None,
-    coupled_drafting: Annotated[
-        bool, typer.Option(help="Let sampled requests' trees look at the noise of the draws.")
-    ] = True,
+    window_kind: WindowKindOption = None,
+    draft_causal: DraftCausalOption = None,
+    coupled_drafting: CoupledOption = True,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8000,
+    api_key: KeyOption = None,
+    max_queue: QueueOption = 256,
+    max_body_bytes: BodyOption = 16 * 2**20,
+    shutdown_timeout: ShutdownOption = 30.0,
+    write_timeout: WriteOption = 30.0,
 ) -> None:
-    """Serve /v1/completions, /v1/chat/completions, /v1/models, /health and /server_info."""
+    """Serve OpenAI's completions and chat completions; see docs/server.md for every route."""
     import torch
-    import uvicorn
 
-    from ddtree.cli.loading import resolve_model
+    from ddtree.cli.loading import drafter_overrides, resolve_model
     from ddtree.engine import EngineConfig, load_engine
-    from ddtree.serve import EngineWorker, ServerInfo, create_app
+    from ddtree.serve.guards import Guards
+    from ddtree.serve.running import ServeSettings
 
     if threads is not None:
         torch.set_num_threads(threads)
     config = EngineConfig(
-        slots,
-        max_context,
-        max_budget,
-        max_topk,
-        prefill_chunk,
-        parse_window(draft_window),
-        coupled_drafting,
+        slots=slots,
+        max_context=max_context,
+        cache_tokens=cache_tokens,
+        max_budget=max_budget,
+        max_topk=max_topk,
+        prefill_chunk=prefill_chunk,
+        max_stall_s=max_stall_ms / 1000 or None,
+        draft_window=parse_window(draft_window),
+        coupled_drafting=coupled_drafting,
     )
+    guards = Guards(tuple(api_key or ()), max_body_bytes)
+    settings = ServeSettings(host, port, shutdown_timeout, write_timeout)
     paths = resolve_model(model, expand(drafter))
     typer.echo(f"loading {paths.name} ...", err=True)
-    loaded = load_engine(paths, dtype=dtype, device=device, config=config)
-    resolved = _resolved(loaded, dtype, device)
+    overrides = drafter_overrides(window_kind, draft_causal)
+    loaded = load_engine(paths, dtype=dtype, device=device, config=config, overrides=overrides)
+    _run(loaded, _resolved(loaded, dtype, device), max_queue, guards, settings)
+
+
+def _run(
+    loaded: "LoadedEngine",
+    resolved: dict[str, Any],
+    max_queue: int,
+    guards: "Guards",
+    settings: "ServeSettings",
+) -> None:
+    """Say what will be done, then serve until told to stop."""
+    from ddtree.serve import EngineWorker, ServerInfo, create_app
+    from ddtree.serve.running import DrainingServer
+
+    resolved |= {
+        "max_queue": max_queue,
+        "max_body_bytes": guards.max_body_bytes,
+        "api_key_required": bool(guards.api_keys),
+        "shutdown_timeout_s": settings.shutdown_timeout_s,
+        "write_timeout_s": settings.write_timeout_s,
+    }
     for name, value in resolved.items():
         typer.echo(f"  {name}: {value}", err=True)
-    app = create_app(
-        EngineWorker(loaded.engine), loaded.tokenizer, ServerInfo(paths.name, resolved)
-    )
-    typer.echo(f"serving on http://{host}:{port}", err=True)
-    uvicorn.run(
-        app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=SHUTDOWN_S
-    )
+    worker = EngineWorker(loaded.engine, max_queue)
+    info = ServerInfo(loaded.paths.name, resolved)
+    server = DrainingServer(create_app(worker, loaded.tokenizer, info, guards), worker, settings)
+    typer.echo(f"serving on http://{settings.host}:{settings.port}", err=True)
+    server.run()
 
 
-def _resolved(loaded: Any, dtype: str, device: str) -> dict[str, Any]:
+def _resolved(loaded: "LoadedEngine", dtype: str, device: str) -> dict[str, Any]:
     """What the server will do, after every default."""
     import torch
+
+    from ddtree.cli.loading import window_meaning
 
     engine = loaded.engine
     drafter = loaded.paths.drafter
@@ -94,12 +208,14 @@ def _resolved(loaded: Any, dtype: str, device: str) -> dict[str, Any]:
         "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY"),
         "slots": engine.config.slots,
         "max_context": engine.max_context,
+        "cache_tokens": engine.cache_use().cells,
         "max_budget": engine.config.max_budget,
         "max_topk": engine.config.max_topk,
         "prefill_chunk": engine.config.prefill_chunk,
+        "max_stall_s": engine.config.max_stall_s,
         "block_size": engine.block_size,
         "draft_window": engine.draft_window,
-        "window_kind": engine.window_kind,
+        **window_meaning(engine),
         "coupled_drafting": engine.coupled_drafting,
         "default_speculation": dataclasses.asdict(engine.default_speculation()),
         "eos_ids": sorted(engine.target.eos_ids),

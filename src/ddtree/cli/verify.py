@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,10 +14,12 @@ import typer
 from ddtree.cli.options import (
     DEFAULT_MODEL,
     DeviceOption,
+    DraftCausalOption,
     DrafterOption,
     DtypeOption,
     ModelOption,
     ThreadsOption,
+    WindowKindOption,
     WindowOption,
     expand,
     parse_window,
@@ -40,11 +42,16 @@ def verify(
     url: Annotated[
         str | None, typer.Option(help="Check a served endpoint instead of a model in this process.")
     ] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="DDTREE_API_KEY", help="For --url: the server's key.")
+    ] = None,
     budget: Annotated[
         list[int] | None, typer.Option(help="ddtree budgets, repeatable. Default: 8 and 16.")
     ] = None,
     topk: Annotated[int, typer.Option(help="Candidates kept at each depth.")] = 4,
     draft_window: WindowOption = None,
+    window_kind: WindowKindOption = None,
+    draft_causal: DraftCausalOption = None,
     temperature: Annotated[
         list[float] | None,
         typer.Option(help="Repeatable. Default: 0, 0.7 with top_p 0.95, and 1."),
@@ -77,7 +84,7 @@ def verify(
     """
     from ddtree.verify.prompts import PROMPTS, read_prompts
 
-    local = LocalModel(model, expand(drafter), dtype, device, threads)
+    local = LocalModel(model, expand(drafter), dtype, device, threads, window_kind, draft_causal)
     if url is not None:
         _refuse_local(local)
     filters = {"top_p": top_p, "top_k": top_k, "min_p": min_p}
@@ -100,7 +107,7 @@ def verify(
     if url is None:
         report = asyncio.run(_verify_engine(wishes, local))
     else:
-        report = asyncio.run(_verify_endpoint(wishes, url))
+        report = asyncio.run(_verify_endpoint(wishes, url, api_key))
     typer.echo(json.dumps(report.to_dict()) if as_json else table(report))
     raise typer.Exit(report.exit_status)
 
@@ -127,6 +134,8 @@ class LocalModel:
     dtype: str
     device: str
     threads: int | None
+    window_kind: str | None = None
+    draft_causal: bool | None = None
 
 
 def _arms(budgets: list[int], topk: int, window: str | None) -> tuple[Arm, ...]:
@@ -159,9 +168,10 @@ def _samplings(
 def _refuse_local(local: LocalModel) -> None:
     """ConfigError for an option that a served model has decided already."""
     unset = LocalModel(DEFAULT_MODEL, None, "bfloat16", "cpu", None)
-    for name in ("model", "drafter", "dtype", "device", "threads"):
-        if getattr(local, name) != getattr(unset, name):
-            raise ConfigError(f"--{name}: is the served model's own; leave it out with --url")
+    for option in fields(LocalModel):
+        if getattr(local, option.name) != getattr(unset, option.name):
+            flag = option.name.replace("_", "-")
+            raise ConfigError(f"--{flag}: is the served model's own; leave it out with --url")
 
 
 async def _verify_engine(wishes: Wishes, local: LocalModel) -> "VerifyReport":
@@ -186,7 +196,7 @@ async def _worker(wishes: Wishes, local: LocalModel) -> AsyncIterator[tuple[Any,
     """A running engine wide enough for all arms."""
     import torch
 
-    from ddtree.cli.loading import resolve_model
+    from ddtree.cli.loading import drafter_overrides, resolve_model
     from ddtree.engine import EngineConfig, load_engine
     from ddtree.serve.worker import EngineWorker
 
@@ -203,6 +213,7 @@ async def _worker(wishes: Wishes, local: LocalModel) -> AsyncIterator[tuple[Any,
             max_topk=max(arm.topk or 1 for arm in wishes.arms),
             draft_window=next(iter(windows), None),
         ),
+        overrides=drafter_overrides(local.window_kind, local.draft_causal),
     )
     worker = EngineWorker(loaded.engine)
     worker.start()
@@ -212,11 +223,11 @@ async def _worker(wishes: Wishes, local: LocalModel) -> AsyncIterator[tuple[Any,
         await asyncio.to_thread(worker.stop)
 
 
-async def _verify_endpoint(wishes: Wishes, url: str) -> "VerifyReport":
+async def _verify_endpoint(wishes: Wishes, url: str, api_key: str | None) -> "VerifyReport":
     from ddtree.endpoint.client import ServerClient
     from ddtree.verify.endpoint_source import EndpointSource
 
-    async with ServerClient(url) as client:
+    async with ServerClient(url, api_key=api_key) as client:
         info = await client.server_info()
         if info.get("dtype") is None:
             raise EndpointError(f"{url}/server_info: names no dtype; is this a ddtree server?")

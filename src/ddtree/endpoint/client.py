@@ -41,11 +41,16 @@ class ServerClient:
     """
 
     def __init__(
-        self, url: str, model: str | None = None, deadlines: Deadlines | None = None
+        self,
+        url: str,
+        model: str | None = None,
+        deadlines: Deadlines | None = None,
+        api_key: str | None = None,
     ) -> None:
         self.url = url.rstrip("/")
         self.model = model
         self.deadlines = deadlines or Deadlines()
+        self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -54,6 +59,7 @@ class ServerClient:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=self.deadlines.first_token_s),
             read_bufsize=_READ_BUFFER_BYTES,
             trust_env=False,
+            headers=self._headers,
         )
         return self
 

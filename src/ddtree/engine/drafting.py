@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ddtree.core import DraftVisibility
 from ddtree.core.coupling import Coupling
-from ddtree.engine.plan import DraftContext, draft_plan
+from ddtree.engine.plan import DraftCells, DraftContext, draft_plan
 from ddtree.engine.pool import KVPool
 from ddtree.engine.request import Request
 from ddtree.engine.sampling_params import SamplingParams
@@ -35,10 +35,10 @@ class Drafting:
         self.drafter, self.target, self.ring = drafter, target, ring
         self.block = config.block_size
         self._how = DraftVisibility(config.window_kind, config.causal)
+        self._cells = DraftCells(self.block, ring)
         self.pool = KVPool(
             config.num_layers,
-            slots,
-            self.block + ring,
+            slots * self._cells.size,
             (config.num_kv_heads, config.head_dim),
             drafter.norm.weight.dtype,
             target.device,
@@ -60,22 +60,33 @@ class Drafting:
                 request.length - len(rows[-1]), request.length, device=pending.device
             )
             positions.append(held)
-            cells.append(request.slot * self.pool.columns + self.block + held % self.ring)
+            cells.append(request.slot * self._cells.size + self.block + held % self.ring)
             request.pending = None
         features, where = torch.cat(rows)[None], torch.cat(positions)[None]
         self.pool.write_all(torch.cat(cells), self.drafter.context(features, where))
 
     def draft(self, requests: Sequence[Request]) -> Tensor:
-        """Logits [B, D, V] for the D positions after each root; requests in order of slot."""
+        """Logits [B, D, V] for the D positions after each root."""
         self.feed(requests)
         lengths = [r.length for r in requests]
-        context = DraftContext(lengths, [r.resolved.window for r in requests])
-        plan = draft_plan(self.pool, [r.slot for r in requests], context, self._how, self.block)
+        context = DraftContext(
+            [r.slot for r in requests], lengths, [r.resolved.window for r in requests]
+        )
+        plan = draft_plan(self.pool, self._cells, context, self._how)
         roots = torch.tensor([[r.root] for r in requests], device=self.target.device)
         ids = torch.cat([roots, self._masks.expand(len(requests), -1)], 1)
         offsets = torch.arange(self.block, device=ids.device)
         positions = torch.tensor(lengths, device=ids.device)[:, None] + offsets
         return self.target.head(self.drafter(self.target.embed(ids), positions, plan))
+
+    @property
+    def last_root(self) -> int:
+        """The last position of a root behind which a block fits the drafter's own limit."""
+        return self.drafter.config.max_positions - self.block
+
+    def clear(self, slot: int) -> None:
+        """Zero a slot, as `KVPool.clear`."""
+        self.pool.clear(slot * self._cells.size, self._cells.size)
 
     @property
     def is_coupled(self) -> bool:

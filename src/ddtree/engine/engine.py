@@ -1,27 +1,31 @@
 """The embedded engine: requests in, tokens out, many at once.
 
-`step` is the whole schedule: admit waiting requests to free slots, advance one prompt by one
-chunk, run one round for everything that decodes. Callers drive it (`generate`) or a server's
-thread does.
+`step` is the whole schedule: admit waiting requests, advance prompts by one pass, run one round
+for everything that decodes. Callers drive it (`generate`) or a server's thread does.
 """
 
-import bisect
-from collections import deque
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from ddtree.engine.choosing import make_edits
 from ddtree.engine.drafting import Drafting
 from ddtree.engine.loop import RoundLoop, RoundResult, synchronize_of
 from ddtree.engine.making import RequestMaker
+from ddtree.engine.pacing import ChunkPacer, share_out
 from ddtree.engine.params import EngineConfig, Speculation
 from ddtree.engine.pool import KVPool
 from ddtree.engine.probe import check_pair, probe_target
+from ddtree.engine.regions import Regions
 from ddtree.engine.request import Request, TokenLogprob
 from ddtree.engine.sampling_params import SamplingParams
+from ddtree.engine.scheduler import CacheUse, Scheduler
 from ddtree.engine.scoring import Score, ScoreJob
-from ddtree.engine.timing import StageClock
-from ddtree.errors import ConfigError, EngineError
+from ddtree.engine.sizes import resolve_sizes
+from ddtree.engine.timing import Pulse, StageClock
+from ddtree.errors import EngineError
 from ddtree.models.drafter import Drafter
 from ddtree.models.target import Target
 
@@ -50,37 +54,51 @@ class Engine:
         drafter: Drafter | None = None,
         config: EngineConfig | None = None,
         observer: RoundObserver | None = None,
+        tokenizer: Tokenizer | None = None,
     ) -> None:
         """Probes the target (ModelError if it fails) and checks that the drafter belongs to it.
-        `observer` sees every round."""
+        `observer` sees every round; without `tokenizer` stop strings are refused."""
         self.config = config or EngineConfig()
         self.target = target
         if drafter is not None:
             check_pair(target, drafter)
-        self.max_context = self._resolve_context()
         probe_target(target)
         shape = target.shape
-        # Rows of the widest round a request can ask for; a chain is as wide as the block.
-        block = 0 if drafter is None else drafter.config.block_size
-        self.widest_round = max(self.config.max_budget + 1, block)
-        self.pool = KVPool(
-            shape.num_layers,
-            self.config.slots,
-            self.max_context + self.widest_round,
-            (shape.num_kv_heads, shape.head_dim),
-            target.dtype,
-            target.device,
+        sizes = resolve_sizes(
+            shape.max_positions, None if drafter is None else drafter.config, self.config
         )
-        self.drafting = None if drafter is None else self._make_drafting(drafter)
-        clock = StageClock(synchronize_of(target.device))
-        self.loop = RoundLoop(target, self.drafting, self.pool, clock)
-        self._observer = observer
-        self._waiting: deque[Request | ScoreJob] = deque()
-        self._running: list[Request | ScoreJob] = []
-        self._free = list(range(self.config.slots))
-        self.maker = RequestMaker(
-            target, self.drafting, self.config, self.max_context, self.widest_round
+        self.sizes = sizes
+        heads = (shape.num_kv_heads, shape.head_dim)
+        self.pool = KVPool(shape.num_layers, sizes.cells, heads, target.dtype, target.device)
+        slots, coupled = self.config.slots, self.config.coupled_drafting
+        self.drafting = (
+            None
+            if drafter is None
+            else Drafting(drafter, target, slots, sizes.ring, coupled=coupled)
         )
+        self.scheduler = Scheduler(
+            slots,
+            Regions(sizes.cells, sizes.longest),
+            sizes.widest_round,
+            even=sizes.cells == slots * sizes.longest,
+        )
+        self.loop = RoundLoop(
+            target, self.drafting, self.pool, StageClock(synchronize_of(target.device))
+        )
+        self.observers: list[RoundObserver] = [] if observer is None else [observer]
+        self._pacer = ChunkPacer(self.config.prefill_chunk, self.config.max_stall_s)
+        self._scored_last = False
+        self.maker = RequestMaker(target, self.drafting, self.config, sizes, tokenizer)
+
+    @property
+    def max_context(self) -> int:
+        """Tokens a request may hold, prompt and output."""
+        return self.sizes.max_context
+
+    @property
+    def widest_round(self) -> int:
+        """Rows of the widest round a request can ask for."""
+        return self.sizes.widest_round
 
     @property
     def draft_window(self) -> int | None:
@@ -100,17 +118,26 @@ class Engine:
     @property
     def is_idle(self) -> bool:
         """Nothing waits or runs."""
-        return not self._waiting and not self._running
+        return not self.scheduler.waiting and not self.scheduler.running
 
     @property
     def num_running(self) -> int:
         """Requests that hold a slot."""
-        return len(self._running)
+        return len(self.scheduler.running)
 
     @property
     def num_waiting(self) -> int:
         """Requests that wait for one."""
-        return len(self._waiting)
+        return len(self.scheduler.waiting)
+
+    @property
+    def pulse(self) -> Pulse:
+        """When work last went on, within a pass too."""
+        return self.loop.pulse
+
+    def cache_use(self) -> CacheUse:
+        """Slots and cells taken now."""
+        return self.scheduler.use
 
     @property
     def window_kind(self) -> str | None:
@@ -157,34 +184,33 @@ class Engine:
         self.maker.check_ids(field, ids)
 
     def enqueue(self, work: Request | ScoreJob) -> None:
-        """Let work wait for a slot."""
-        self._waiting.append(work)
+        """Let work wait for a slot and room."""
+        self.scheduler.enqueue(work)
 
     def step(self) -> list[Progress]:
-        """Admit, advance one prompt and one scoring job by one pass, run one round for what
-        decodes; what each request gained.
+        """Admit, advance prompts or one scoring job by one pass, run one round for what decodes;
+        what each gained.
 
         A prompt's first token and its first round never fall into one step: they would reach a
         client together, and the round's tokens would seem to have taken no time.
         """
-        self._admit()
-        requests = [r for r in self._running if isinstance(r, Request)]
-        jobs = [job for job in self._running if isinstance(job, ScoreJob)]
-        decoding = sorted(
-            (r for r in requests if r.state == "decoding"), key=lambda request: request.slot
-        )
-        progress = [self._score(job) for job in jobs[:1]]
-        for request in [r for r in requests if r.state == "prefilling"][:1]:
-            progress += self._advance(request)
+        self.scheduler.admit()
+        decoding = self.scheduler.decoding()
+        allowance = self._pacer.allowance(stalls=bool(decoding))
+        prompts, jobs = self.scheduler.prefilling(), self.scheduler.scoring()
+        # One pass beside the round, so that decoding requests wait for no more than one.
+        self._scored_last = bool(jobs) and not (prompts and self._scored_last)
+        if self._scored_last:
+            progress = [self._score(jobs[0], allowance)]
+        else:
+            progress = self._prefill(prompts, allowance)
         if decoding:
             progress += self._apply(self.loop.run_round(decoding))
         return progress
 
     def abort(self, request: Request | ScoreJob) -> None:
         """End a request now, wherever it is; nothing happens if it is over."""
-        if request in self._waiting:
-            self._waiting.remove(request)
-        elif request not in self._running:
+        if not self.scheduler.holds(request):
             return
         if isinstance(request, Request):
             request.finish_reason = "abort"
@@ -219,43 +245,50 @@ class Engine:
             raise EngineError(job.error)
         return job.scores
 
-    def _admit(self) -> None:
-        while self._waiting and self._free:
-            request = self._waiting.popleft()
-            request.slot = self._free.pop(0)
-            if isinstance(request, Request):
-                request.state = "prefilling"
-            self._running.append(request)
-
-    def _score(self, job: ScoreJob) -> Progress:
+    def _score(self, job: ScoreJob, allowance: int) -> Progress:
         try:
-            job.advance(self.loop)
+            job.advance(self.loop, allowance)
         except EngineError as error:
             job.error, job.finished = str(error), True
+            self._clear(job)
         if job.finished:
             self._release(job)
         return Progress(job, (), job.finished)
 
-    def _advance(self, request: Request) -> list[Progress]:
-        """One prefill chunk; the last one yields the first token."""
-        chunk = request.prompt[request.length :][: self.config.prefill_chunk]
-        hidden = self.loop.prefill(request, chunk)
-        if request.length < len(request.prompt):
+    def _prefill(self, prompts: Sequence[Request], allowance: int) -> list[Progress]:
+        """One pass over the prompts' next chunks; a prompt's last one yields its first token."""
+        shares = zip(prompts, share_out(prompts, allowance), strict=True)
+        chunks = [(r, r.prompt[r.length :][:count]) for r, count in shares if count]
+        if not chunks:
             return []
-        request.state = "decoding"
+        start = time.perf_counter()
+        hidden = self.loop.prefill(chunks)
+        self._pacer.record(sum(len(ids) for _, ids in chunks), time.perf_counter() - start)
+        rows = [row for row, (request, _) in enumerate(chunks) if not request.remaining]
+        through = [chunks[row][0] for row in rows]
+        for request in through:
+            self._prepare(request)
+        if not through:
+            return []
+        firsts = self.loop.first_tokens(through, hidden[rows])
+        return [
+            self._extend(request, [first.token], first.logprobs)
+            if first.fault is None
+            else self._fail(request, first.fault)
+            for request, first in zip(through, firsts, strict=True)
+        ]
+
+    def _prepare(self, request: Request) -> None:
+        """Edits, from a prompt that is all there."""
         if request.sampling.has_edits:
             vocabulary = self.target.shape.vocab_size
             edits = make_edits(request.sampling, request.prompt, request.stop_ids, vocabulary)
             request.edits = edits.to(self.target.device)
-        first = self.loop.first_token(request, hidden)
-        if first.fault is not None:
-            return [self._fail(request, first.fault)]
-        return [self._extend(request, [first.token], first.logprobs)]
 
     def _apply(self, result: RoundResult) -> list[Progress]:
         """Extend outputs by a round's tokens; finish what is over."""
-        if self._observer is not None:
-            self._observer(result)
+        for observe in self.observers:
+            observe(result)
         progress = []
         for row, request in enumerate(result.requests):
             if row in result.faults:
@@ -264,6 +297,8 @@ class Engine:
             tokens = result.tokens[row]
             request.ranks.append(tuple(result.ranks[row]))
             request.stats.add_round(len(tokens) - 1, result.num_nodes[row], result.stage_seconds)
+            if request.resolved.budget and not request.speculates:
+                request.stats.undrafted_rounds += 1
             progress.append(self._extend(request, tokens, result.logprobs[row]))
         return progress
 
@@ -289,31 +324,18 @@ class Engine:
                 f"the {culprit}'s logits hold NaN or infinity: its checkpoint or dtype is "
                 "unusable here; nothing after this token can be trusted"
             )
+            self._clear(request)
         self._release(request)
         return Progress(request, (), True)
 
-    def _release(self, request: Request | ScoreJob) -> None:
-        """Give the slot back; its cells need no clearing, lengths guard them."""
-        if isinstance(request, Request):
-            request.state = "finished"
-            request.pending = request.edits = None
-        request_slot, request.slot = request.slot, -1
-        if request_slot >= 0:
-            self._running.remove(request)
-            bisect.insort(self._free, request_slot)
+    def _clear(self, work: Request | ScoreJob) -> None:
+        """Zero what broken logits' owner wrote: a masked NaN would still spoil who comes next."""
+        self.pool.clear(work.base, self.scheduler.cells_of(work))
+        if self.drafting is not None:
+            self.drafting.clear(work.slot)
 
-    def _resolve_context(self) -> int:
-        limit = self.target.shape.max_positions
-        wanted = limit if self.config.max_context is None else self.config.max_context
-        if wanted > limit:
-            raise ConfigError(f"max_context: got {wanted}, the target's limit is {limit}")
-        return wanted
-
-    def _make_drafting(self, drafter: Drafter) -> Drafting:
-        """The drafter's context: as large as asked for, or as the checkpoint was trained with."""
-        window = self.config.draft_window
-        if window is None:
-            window = drafter.config.window or "full"
-        ring = self.max_context if window == "full" else min(window, self.max_context)
-        coupled = self.config.coupled_drafting
-        return Drafting(drafter, self.target, self.config.slots, ring, coupled=coupled)
+    def _release(self, work: Request | ScoreJob) -> None:
+        """Give slot and cells back; cells need no clearing, lengths guard them."""
+        if isinstance(work, Request):
+            work.pending = work.edits = work.text = None
+        self.scheduler.remove(work)

@@ -5,6 +5,7 @@ chain is a tree with one candidate a depth.
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -27,18 +28,32 @@ from ddtree.core import (
 from ddtree.core.coupling import coupled_candidates
 from ddtree.engine.choosing import choose, token_logprobs
 from ddtree.engine.drafting import Drafting
+from ddtree.engine.packing import PackedPlan, Segment
 from ddtree.engine.plan import verify_plan
 from ddtree.engine.pool import KVPool
 from ddtree.engine.request import Request, TokenLogprob
-from ddtree.engine.timing import StageClock
+from ddtree.engine.timing import Pulse, StageClock
+from ddtree.models.attention import AttendPlan, AttentionLayer
 from ddtree.models.target import Target
 
 
 class HasContext(Protocol):
-    """Something with keys in the pool."""
+    """Something with keys in the pool, from cell `base` on."""
 
-    slot: int
+    base: int
     length: int
+
+
+@dataclass(frozen=True)
+class _Beating:
+    """A plan that gives a sign of life at every layer."""
+
+    plan: AttendPlan
+    pulse: Pulse
+
+    def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.pulse.beat()
+        return self.plan.attend(layer, q, k, v)
 
 
 @dataclass(frozen=True)
@@ -72,11 +87,12 @@ class RoundLoop:
         self, target: Target, drafting: Drafting | None, pool: KVPool, clock: StageClock
     ) -> None:
         self.target, self.drafting, self.pool, self.clock = target, drafting, pool, clock
+        self.pulse = Pulse()
         self._builders: dict[tuple[int, int], LevelwiseBuilder] = {}
 
     @torch.inference_mode()
     def run_round(self, requests: Sequence[Request]) -> RoundResult:
-        """One round for decoding requests in order of slot. Their `length` and `pending` move on;
+        """One round for decoding requests in order of base. Their `length` and `pending` move on;
         their outputs are the caller's to extend from the result."""
         clock = self.clock
         clock.start_round()
@@ -112,37 +128,54 @@ class RoundLoop:
         )
 
     @torch.inference_mode()
-    def prefill(self, request: Request, ids: Sequence[int]) -> Tensor:
-        """The next chunk of a prompt; returns the last row's hidden state [E]."""
-        hidden, features = self.extend(request, ids, features=request.speculates)
-        if features is not None and self.drafting is not None:
-            request.pending = features[0]
-            self.drafting.feed([request])
-        return hidden[0, -1]
+    def prefill(self, chunks: Sequence[tuple[HasContext, Sequence[int]]]) -> Tensor:
+        """The next ids of several prompts in one pass; the hidden states [n, E] of each one's
+        last row."""
+        segments = [Segment(context.base, context.length, len(ids)) for context, ids in chunks]
+        plan = PackedPlan(self.pool, segments)
+        ids = torch.tensor([[i for _, chunk in chunks for i in chunk]], device=self.target.device)
+        fed = [c for c, _ in chunks if isinstance(c, Request) and c.speculates]
+        hidden, features = self._forward(ids, plan.positions, plan, features=bool(fed))
+        counts = [segment.count for segment in segments]
+        ends = list(itertools.accumulate(counts))
+        for (context, _), count, end in zip(chunks, counts, ends, strict=True):
+            context.length += count
+            if isinstance(context, Request) and context in fed and features is not None:
+                context.pending = features[0, end - count : end]
+        if self.drafting is not None and fed:
+            self.drafting.feed(fed)
+        return hidden[0, torch.tensor(ends, device=hidden.device) - 1]
 
     @torch.inference_mode()
-    def first_token(self, request: Request, hidden: Tensor) -> FirstToken:
-        """The target's token after a prompt whose last row has hidden state [E]."""
-        logits = self.target.head(hidden)[None, None]
-        choices = choose([request], empty_tree(1, logits.device), logits)
-        token = int(choices.tokens)
-        top = request.sampling.logprobs
-        found = [] if top is None else token_logprobs(logits[0], [token], top)
-        fault = "target" if bool(choices.invalid) else "bans" if bool(choices.barred) else None
-        return FirstToken(token, found, fault)
+    def first_tokens(self, requests: Sequence[Request], hidden: Tensor) -> list[FirstToken]:
+        """The target's tokens after prompts whose last rows have hidden states [n, E]."""
+        logits = self.target.head(hidden)[:, None]
+        choices = choose(requests, empty_tree(len(requests), logits.device), logits)
+        found = []
+        for row, request in enumerate(requests):
+            token, top = int(choices.tokens[row]), request.sampling.logprobs
+            listed = [] if top is None else token_logprobs(logits[row], [token], top)
+            barred, invalid = bool(choices.barred[row]), bool(choices.invalid[row])
+            fault = "target" if invalid else "bans" if barred else None
+            found.append(FirstToken(token, listed, fault))
+        return found
 
     @torch.inference_mode()
-    def extend(
-        self, request: HasContext, ids: Sequence[int], *, features: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """Append plain text to a context: hidden [1, S, E] and features [1, S, F]."""
+    def extend(self, context: HasContext, ids: Sequence[int]) -> Tensor:
+        """Append given tokens as a round appends its rows: hidden [1, S, E]."""
         row = torch.tensor([ids], device=self.target.device)
-        positions = request.length + torch.arange(row.shape[1], device=row.device)
+        positions = context.length + torch.arange(row.shape[1], device=row.device)
         rows = causal_rows(row, positions[None])
-        plan = verify_plan(self.pool, [request.slot], [request.length], rows)
-        result = self.target.forward(rows.ids, rows.positions, plan, features=features)
-        request.length += row.shape[1]
-        return result
+        plan = verify_plan(self.pool, [context.base], [context.length], rows)
+        hidden, _ = self._forward(rows.ids, rows.positions, plan, features=False)
+        context.length += row.shape[1]
+        return hidden
+
+    def _forward(
+        self, ids: Tensor, positions: Tensor, plan: AttendPlan, *, features: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        beating = _Beating(plan, self.pulse)
+        return self.target.forward(ids, positions, beating, features=features)
 
     def _draft(self, requests: Sequence[Request]) -> Tensor | None:
         """Drafter logits [n, D, V] of the requests that speculate, None if none does."""
@@ -194,10 +227,10 @@ class RoundLoop:
     ) -> tuple[Tensor, Tensor | None]:
         """Target logits [B, M, V] and features [B, M, F] of all rows."""
         plan = verify_plan(
-            self.pool, [r.slot for r in requests], [r.length for r in requests], rows
+            self.pool, [r.base for r in requests], [r.length for r in requests], rows
         )
         wanted = any(r.speculates for r in requests)
-        hidden, features = self.target.forward(rows.ids, rows.positions, plan, features=wanted)
+        hidden, features = self._forward(rows.ids, rows.positions, plan, features=wanted)
         return self.target.head(hidden), features
 
     def _commit(
@@ -211,9 +244,7 @@ class RoundLoop:
 
         The root's row is among them, the bonus's is not: it has not been computed yet.
         """
-        base = torch.tensor(
-            [r.slot * self.pool.columns + r.length for r in requests], device=accepted.rows.device
-        )
+        base = torch.tensor([r.base + r.length for r in requests], device=accepted.rows.device)
         columns = torch.arange(accepted.rows.shape[1], device=accepted.rows.device)
         source = base[:, None] + accepted.rows
         if accepted.rows.shape[1] > 1:

@@ -7,14 +7,18 @@ import itertools
 import secrets
 from collections.abc import Sequence
 
+from transformers import PreTrainedTokenizerBase as Tokenizer
+
 from ddtree.engine.choosing import SeededSampling
 from ddtree.engine.drafting import Drafting
 from ddtree.engine.params import DEFAULT_BUDGET, DEFAULT_TOPK, EngineConfig, Speculation
 from ddtree.engine.request import Request, ResolvedSpeculation
 from ddtree.engine.sampling_params import SEED_BITS, SamplingParams
 from ddtree.engine.scoring import ScoreJob
+from ddtree.engine.sizes import Sizes
 from ddtree.errors import RequestError
 from ddtree.models.target import Target
+from ddtree.models.text import TextStream
 from ddtree.records.rounds import GenerationStats
 
 # Best tokens a scored position can list: enough for any verdict, small in an answer.
@@ -29,12 +33,12 @@ class RequestMaker:
         target: Target,
         drafting: Drafting | None,
         config: EngineConfig,
-        max_context: int,
-        widest_round: int,
+        sizes: Sizes,
+        tokenizer: Tokenizer | None,
     ) -> None:
         self._vocabulary, self._eos_ids = target.shape.vocab_size, target.eos_ids
-        self._drafting, self._config = drafting, config
-        self._max_context, self._widest_round = max_context, widest_round
+        self._drafting, self._config, self._tokenizer = drafting, config, tokenizer
+        self._max_context, self._widest_round = sizes.max_context, sizes.widest_round
         self._numbers = itertools.count()
 
     def make_request(
@@ -57,6 +61,7 @@ class RequestMaker:
             seed=_seeded(sampling).seed,
             stop_ids=self._stop_ids(sampling),
             limit=min(sampling.max_tokens, self._max_context - len(prompt)),
+            text=self._text(sampling, prompt),
             stats=GenerationStats(prompt_tokens=len(prompt)),
         )
 
@@ -96,16 +101,16 @@ class RequestMaker:
     def resolve(self, speculation: Speculation) -> ResolvedSpeculation:
         """Fill in defaults and hold a request's speculation against the engine's maxima."""
         if speculation.method == "ar":
-            return ResolvedSpeculation(0, 1, 1)
+            return ResolvedSpeculation(0, 1, 1, 0)
         if self._drafting is None:
             raise RequestError(
                 "speculation.method",
                 f"{speculation.method} needs a drafter and none is loaded; send method ar or start "
                 "with a drafter",
             )
-        window = self._resolve_window(speculation)
+        window, last = self._resolve_window(speculation), self._drafting.last_root
         if speculation.method == "chain":
-            return ResolvedSpeculation(self._drafting.block - 1, 1, window)
+            return ResolvedSpeculation(self._drafting.block - 1, 1, window, last)
         default = self.default_speculation()
         budget = default.budget if speculation.budget is None else speculation.budget
         topk = default.topk if speculation.topk is None else speculation.topk
@@ -121,7 +126,15 @@ class RequestMaker:
                 )
         # Rows for nodes that no tree of this topk can have would be verified for nothing.
         possible = sum(topk**depth for depth in range(1, self._drafting.block))
-        return ResolvedSpeculation(min(budget, possible), topk, window)
+        return ResolvedSpeculation(min(budget, possible), topk, window, last)
+
+    def _text(self, sampling: SamplingParams, prompt: Sequence[int]) -> TextStream | None:
+        """What finds stop strings."""
+        if not sampling.stop:
+            return None
+        if self._tokenizer is None:
+            raise RequestError("stop", "needs a tokenizer and the engine was made without one")
+        return TextStream(self._tokenizer, prompt, sampling.stop, sampling.min_tokens)
 
     def _stop_ids(self, sampling: SamplingParams) -> frozenset[int]:
         own = frozenset(sampling.stop_token_ids)
@@ -154,15 +167,18 @@ class RequestMaker:
 
     def _resolve_window(self, speculation: Speculation) -> int:
         assert self._drafting is not None  # for the type checker: callers checked
-        window, ring = speculation.draft_window, self._drafting.ring
-        if window is None:
-            return ring
-        wanted = self._max_context if window == "full" else min(window, self._max_context)
-        if wanted > ring:
+        config, wanted = self._drafting.drafter.config, speculation.draft_window
+        if wanted is None:
+            wanted = self._config.draft_window
+        elif wanted != "full" and (fault := config.check_window(wanted)) is not None:
+            raise RequestError("speculation.draft_window", fault)
+        window = config.resolve_window(wanted, self._max_context)
+        if window.ring > self._drafting.ring:
             raise RequestError(
-                "speculation.draft_window", f"got {window}, the engine was started for {ring}"
+                "speculation.draft_window",
+                f"got {wanted}, the engine was started for {self._drafting.ring}",
             )
-        return wanted
+        return window.tokens
 
 
 def _seeded(sampling: SamplingParams) -> SeededSampling:

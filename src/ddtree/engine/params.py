@@ -54,8 +54,12 @@ class EngineConfig:
     """Sizes fixed at start.
 
     slots: requests decoded at once. max_context: prompt + output tokens a request may hold, None
-    for the target's own limit. max_budget, max_topk: the largest a request may ask for.
-    prefill_chunk: prompt tokens per forward pass. draft_window: default and largest window; None
+    for the target's own limit. cache_tokens: tokens that the target's keys and values have room
+    for, None for `slots` requests of the longest context; with fewer, a request starts once there
+    is room for its prompt and all it may generate. max_budget, max_topk: the largest a request may
+    ask for. prefill_chunk: prompt tokens per forward pass at most. max_stall_s: seconds that
+    decoding requests may wait for a pass over prompts, which is cut to fit; None never cuts, so
+    that passes depend on nothing but what was asked. draft_window: default and largest window; None
     takes the checkpoint's. coupled_drafting: at temperatures above 0 candidates are ranked by the
     chance to be drawn, given the noise of the draw, where the drafter is calibrated for it; outputs
     are the same without.
@@ -63,9 +67,11 @@ class EngineConfig:
 
     slots: int = 4
     max_context: int | None = None
+    cache_tokens: int | None = None
     max_budget: int = 64
     max_topk: int = 16
     prefill_chunk: int = 512
+    max_stall_s: float | None = None
     draft_window: DraftWindow | None = None
     coupled_drafting: bool = True
 
@@ -75,6 +81,10 @@ class EngineConfig:
                 raise ConfigError(f"{name}: got {getattr(self, name)}, expected at least 1")
         if self.max_context is not None and self.max_context < 2:
             raise ConfigError(f"max_context: got {self.max_context}, expected at least 2")
+        if self.cache_tokens is not None and self.cache_tokens < 1:
+            raise ConfigError(f"cache_tokens: got {self.cache_tokens}, expected at least 1")
+        if self.max_stall_s is not None and not self.max_stall_s > 0:
+            raise ConfigError(f"max_stall_s: got {self.max_stall_s}, expected more than 0")
         try:
             _check_window("draft_window", self.draft_window)
         except RequestError as error:

@@ -1,7 +1,8 @@
 """The plan of one forward pass: where its rows' keys go, what each row sees, how it attends.
 
-Batches are ragged and slots may have gaps, so rows are cut into spans: runs of neighbouring slots
-of similar length, each attended in one call over a view of the pool, without copying keys.
+Batches are ragged and their runs of cells may have gaps, so rows are cut into spans: requests of
+similar length whose bases lie equally far apart, each span attended in one call over a view of the
+pool, without copying keys.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,10 +13,10 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from ddtree.core import DraftVisibility, VerifyRows, draft_visible
-from ddtree.engine.pool import KVPool
+from ddtree.engine.pool import KVPool, Runs
 from ddtree.models.attention import AttentionLayer
 
-# A slot joins its neighbours' span only if that reads at most this many columns for nothing.
+# A request joins its neighbours' span only if that reads at most this many columns for nothing.
 MAX_WASTED_COLUMNS = 512
 
 # (first row, last row exclusive, columns, window) -> [rows, S, columns] bool, or None where every
@@ -25,35 +26,40 @@ VisibleFn = Callable[[int, int, int, int | None], Tensor | None]
 
 @dataclass
 class _Span:
-    """Batch rows first..last (exclusive) in slots slot.., reading `columns` columns."""
+    """Batch rows first..last (exclusive), bases `stride` apart, reading `columns` columns."""
 
     first: int
     last: int
-    slot: int
+    base: int
+    stride: int
     columns: int
     masks: dict[int | None, Tensor | None] = field(default_factory=dict)
+
+    @property
+    def runs(self) -> Runs:
+        """Where its keys are."""
+        return Runs(self.base, self.stride, self.last - self.first)
 
 
 class AttentionPlan:
     """Attends B requests with S rows each.
 
-    slots: distinct, ascending. reads: columns each request may see, its new rows included.
-    writes: [B, S] column of every row. visible: see `VisibleFn`.
+    bases: distinct; ascending ones share spans. reads: columns each request may see, its new rows
+    included. writes: [B, S] column of every row. visible: see `VisibleFn`.
     """
 
     def __init__(
         self,
         pool: KVPool,
-        slots: Sequence[int],
+        bases: Sequence[int],
         reads: Sequence[int],
         writes: Tensor,
         visible: VisibleFn,
     ) -> None:
         self._pool = pool
         self._visible = visible
-        first_cells = torch.tensor(slots, device=writes.device) * pool.columns
-        self._cells = (first_cells[:, None] + writes).flatten()
-        self._spans = _cut_spans(slots, reads)
+        self._cells = (torch.tensor(bases, device=writes.device)[:, None] + writes).flatten()
+        self._spans = _cut_spans(bases, reads, pool.size)
 
     def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q [B, H, S, C], k and v [B, G, S, C] -> [B, S, H, C].
@@ -66,9 +72,7 @@ class AttentionPlan:
         packed = q.reshape(batch, k.shape[1], -1, dim)  # [B, G, H / G * S, C]
         outputs = []
         for span in self._spans:
-            keys, values = self._pool.view(
-                layer.index, span.slot, span.slot + span.last - span.first, span.columns
-            )
+            keys, values = self._pool.view(layer.index, span.runs, span.columns)
             outputs.append(
                 scaled_dot_product_attention(
                     packed[span.first : span.last],
@@ -94,21 +98,25 @@ class AttentionPlan:
         return span.masks[window]
 
 
-def _cut_spans(slots: Sequence[int], reads: Sequence[int]) -> list[_Span]:
+def _cut_spans(bases: Sequence[int], reads: Sequence[int], size: int) -> list[_Span]:
+    """`size`: cells of the pool, past which no span may read."""
     spans: list[_Span] = []
-    for row, (slot, columns) in enumerate(zip(slots, reads, strict=True)):
-        if spans and slot == slots[row - 1] + 1:
+    for row, (base, columns) in enumerate(zip(bases, reads, strict=True)):
+        if spans:
             span = spans[-1]
-            shortest = min(reads[span.first : row + 1])
-            if max(span.columns, columns) - shortest <= MAX_WASTED_COLUMNS:
-                span.last, span.columns = row + 1, max(span.columns, columns)
+            step = base - bases[row - 1]
+            apart = step if span.last - span.first == 1 else span.stride
+            widest = max(span.columns, columns)
+            wasted = widest - min(reads[span.first : row + 1])
+            if 0 < step == apart and wasted <= MAX_WASTED_COLUMNS and base + widest <= size:
+                span.last, span.stride, span.columns = row + 1, step, widest
                 continue
-        spans.append(_Span(row, row + 1, slot, columns))
+        spans.append(_Span(row, row + 1, base, 0, columns))
     return spans
 
 
 def verify_plan(
-    pool: KVPool, slots: Sequence[int], lengths: Sequence[int], rows: VerifyRows
+    pool: KVPool, bases: Sequence[int], lengths: Sequence[int], rows: VerifyRows
 ) -> AttentionPlan:
     """Plan for target rows: row i of request b goes to column lengths[b] + i and sees the
     committed columns and the rows that `rows.visible` names.
@@ -135,30 +143,39 @@ def verify_plan(
         )
         return seen & (positions[:, None] > rows.positions[first:last, :, None] - window)
 
-    return AttentionPlan(pool, slots, [n + size for n in lengths], writes, visible)
+    return AttentionPlan(pool, bases, [n + size for n in lengths], writes, visible)
 
 
 @dataclass(frozen=True)
 class DraftContext:
-    """What each request's block may see: committed tokens and the window on them."""
+    """What each request's block may see: its ring's slot, committed tokens, the window on them."""
 
+    slots: Sequence[int]
     lengths: Sequence[int]
     windows: Sequence[int]
 
 
+@dataclass(frozen=True)
+class DraftCells:
+    """How a slot's cells of the drafter's pool are used: first the block's, then the ring's."""
+
+    block: int
+    ring: int
+
+    @property
+    def size(self) -> int:
+        """Cells of a slot."""
+        return self.block + self.ring
+
+
 def draft_plan(
-    pool: KVPool,
-    slots: Sequence[int],
-    context: DraftContext,
-    how: DraftVisibility,
-    block: int,
+    pool: KVPool, cells: DraftCells, context: DraftContext, how: DraftVisibility
 ) -> AttentionPlan:
-    """Plan for a drafter block: its rows go to the pool's first `block` columns, the ring of
-    committed tokens follows.
+    """Plan for a drafter block, which sees itself and its ring of committed tokens.
 
     A layer that passes its own window (per-query checkpoints) narrows the request's.
     """
-    ring = pool.columns - block
+    block, ring = cells.block, cells.ring
     held = [min(n, ring) for n in context.lengths]
     length = torch.tensor(context.lengths, device=pool.device)
     windows = torch.tensor(context.windows, device=pool.device)
@@ -172,5 +189,6 @@ def draft_plan(
         limits = windows[first:last] if window is None else windows[first:last].clamp(max=window)
         return draft_visible(length[first:last], limits, ring, block, how)[:, :, :columns]
 
-    writes = torch.arange(block, device=pool.device).expand(len(slots), -1)
-    return AttentionPlan(pool, slots, [block + n for n in held], writes, visible)
+    writes = torch.arange(block, device=pool.device).expand(len(context.slots), -1)
+    bases = [slot * cells.size for slot in context.slots]
+    return AttentionPlan(pool, bases, [block + n for n in held], writes, visible)

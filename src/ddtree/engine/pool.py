@@ -1,6 +1,7 @@
 """Key and value memory: one tensor for all layers, addressed by flat cells."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -8,34 +9,43 @@ from torch import Tensor
 from ddtree.errors import ConfigError
 
 
-class KVPool:
-    """`slots` x `columns` cells per layer, each a token's key or value of G x C numbers.
+@dataclass(frozen=True)
+class Runs:
+    """`count` runs of cells whose bases lie `stride` cells apart, the first at `base`."""
 
-    A cell's flat number is slot * columns + column. Layers share cell numbers, so moving or
-    writing a token touches all layers in one operation. Cells start as zeros: attention may read
-    a masked cell, and zero times its weight 0 is harmless where an uninitialised NaN is not.
+    base: int
+    stride: int
+    count: int
+
+
+class KVPool:
+    """`size` cells per layer, each a token's key or value of G x C numbers.
+
+    A request holds a run of cells; its column c is the run's first cell (its base) plus c. Layers
+    share cell numbers, so moving or writing a token touches all layers in one operation. Cells
+    start as zeros: attention may read a masked cell, and zero times its weight 0 is harmless
+    where an uninitialised NaN is not.
     """
 
     def __init__(
         self,
         layers: int,
-        slots: int,
-        columns: int,
+        size: int,
         heads: tuple[int, int],
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         """`heads` = (G, C). ConfigError if there is no memory for it."""
-        self.columns = columns
+        self.size = size
         self.heads = heads
-        shape = (layers, 2, slots * columns, heads[0] * heads[1])
+        shape = (layers, 2, size, heads[0] * heads[1])
         try:
             self._cells = torch.zeros(shape, dtype=dtype, device=device)
         except RuntimeError as error:
-            size = math.prod(shape) * dtype.itemsize
+            needed = math.prod(shape) * dtype.itemsize
             raise ConfigError(
-                f"no memory on {device} for {size / 2**30:.1f} GiB of keys and values: {slots} "
-                f"slots of {columns} columns; lower slots or max_context"
+                f"no memory on {device} for {needed / 2**30:.1f} GiB of keys and values of {size} "
+                "tokens; lower slots, max_context or cache_tokens"
             ) from error
 
     @property
@@ -63,9 +73,19 @@ class KVPool:
         may overlap."""
         self._cells.index_copy_(2, target, self._cells.index_select(2, source))
 
-    def view(self, layer: int, first: int, last: int, columns: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of slots first..last (exclusive) and their first `columns` columns:
-        two views [last - first, G, columns, C]."""
-        cells = self._cells[layer].view(2, -1, self.columns, *self.heads)
-        k, v = cells[:, first:last, :columns].transpose(2, 3)
+    def clear(self, base: int, size: int) -> None:
+        """Zero a run: what broken numbers were written to must not reach a neighbour's sums."""
+        self._cells[:, :, base : base + size] = 0
+
+    def view(self, layer: int, runs: Runs, columns: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of the first `columns` cells of each run: two views
+        [runs.count, G, columns, C]."""
+        cells = self._cells[layer]
+        half, token, _ = cells.stride()
+        groups, dim = self.heads
+        k, v = cells.as_strided(
+            (2, runs.count, groups, columns, dim),
+            (half, runs.stride * token, dim, token, 1),
+            cells.storage_offset() + runs.base * token,
+        )
         return k, v

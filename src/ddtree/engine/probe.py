@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ddtree.core import VerifyRows, causal_rows
+from ddtree.engine.packing import PackedPlan, Segment
 from ddtree.engine.plan import verify_plan
 from ddtree.engine.pool import KVPool
 from ddtree.errors import ModelError
@@ -49,11 +50,13 @@ def probe_target(target: Target) -> None:
 
 
 def _probe_parity(target: Target, ids: Tensor) -> None:
-    """Prefill in two parts and compare every logit with the model's own forward pass."""
+    """A prompt beside another's in one pass, then rows as rounds append them: every logit against
+    the model's own forward pass."""
     own = target.reference_logits(ids)
     pool = _small_pool(target)
-    parts = [_run(target, pool, 0, ids[:7]), _run(target, pool, 7, ids[7:])]
-    ours = torch.cat(parts)
+    plan = PackedPlan(pool, [Segment(16, 0, 5), Segment(0, 0, 7)])
+    hidden, _ = target.forward(torch.cat([ids[:5], ids[:7]])[None], plan.positions, plan)
+    ours = torch.cat([target.head(hidden)[0, 5:], _run(target, pool, 7, ids[7:])])
     error = float((ours.double() - own.double()).square().mean().sqrt() / own.double().std())
     limit = TOLERANCE.get(target.dtype, 0.1)
     if not error <= limit:
@@ -96,4 +99,4 @@ def _run(target: Target, pool: KVPool, length: int, ids: Tensor) -> Tensor:
 def _small_pool(target: Target) -> KVPool:
     shape = target.shape
     heads = (shape.num_kv_heads, shape.head_dim)
-    return KVPool(shape.num_layers, 1, 16, heads, target.dtype, target.device)
+    return KVPool(shape.num_layers, 32, heads, target.dtype, target.device)

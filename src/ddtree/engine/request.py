@@ -12,6 +12,7 @@ from ddtree.core import LogitEdits
 from ddtree.engine.params import Speculation
 from ddtree.engine.sampling_params import SamplingParams
 from ddtree.errors import DDTreeError, EngineError, RequestError
+from ddtree.models.text import TextStream
 from ddtree.records.rounds import GenerationStats
 
 State = Literal["waiting", "prefilling", "decoding", "finished"]
@@ -20,11 +21,16 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 @dataclass(frozen=True)
 class ResolvedSpeculation:
-    """A request's speculation, resolved against the engine: budget 0 drafts nothing."""
+    """A request's speculation, resolved against the engine: budget 0 drafts nothing.
+
+    `last_root`: the last position of a root behind which a block still fits the drafter's own
+    limit; beyond it the request goes on without drafts.
+    """
 
     budget: int
     topk: int
     window: int
+    last_root: int
 
 
 @dataclass(frozen=True)
@@ -41,12 +47,14 @@ class TokenLogprob:
 class Request:
     """Mutable state, owned by the engine; callers read it.
 
-    `length` counts tokens whose keys are in the pool; the root (the last generated token) is not
-    among them. `pending` holds target features of committed tokens that the drafter has not been
-    fed yet, for positions `length - len(pending)` and on: [n, F]. `seed` is the one in use,
-    drawn where the request named none. `edits` are those for the next token, None where logits
-    are used as they are. `logprobs` has one entry per output token if they were asked for,
-    `ranks` one per round: the accepted nodes' ranks among their depth's candidates.
+    `slot` is its ring in the drafter's cache, `base` its first cell in the target's; slot -1
+    holds neither. `length` counts tokens whose keys are in the pool; the root (the last generated
+    token) is not among them. `pending` holds target features of committed tokens that the drafter
+    has not been fed yet, for positions `length - len(pending)` and on: [n, F]. `seed` is the one
+    in use, drawn where the request named none. `text` follows the output where stop strings end
+    it. `edits` are those for the next token, None where logits are used as they are. `logprobs`
+    has one entry per output token if they were asked for, `ranks` one per round: the accepted
+    nodes' ranks among their depth's candidates.
     """
 
     number: int
@@ -58,8 +66,9 @@ class Request:
     stop_ids: frozenset[int]
     limit: int  # generated tokens at most, the context's end included
     stats: GenerationStats
-    state: State = "waiting"
+    text: TextStream | None = None
     slot: int = -1
+    base: int = -1
     length: int = 0
     output: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -92,6 +101,7 @@ class Request:
             "prompt_tokens": stats.prompt_tokens,
             "completion_tokens": stats.completion_tokens,
             "rounds": stats.rounds,
+            "undrafted_rounds": stats.undrafted_rounds,
             "acceptance_length": stats.acceptance_length,
             "accepted_histogram": stats.accepted_histogram,
             "accepted_ranks": self.ranks,
@@ -123,23 +133,42 @@ class Request:
         return len(self.prompt) + len(self.output) - 1
 
     @property
+    def state(self) -> State:
+        """Where it is in its life."""
+        if self.finish_reason is not None:
+            return "finished"
+        if self.slot < 0:
+            return "waiting"
+        return "prefilling" if self.remaining else "decoding"
+
+    @property
+    def most_tokens(self) -> int:
+        """Prompt and output tokens at most."""
+        return len(self.prompt) + self.limit
+
+    @property
+    def remaining(self) -> int:
+        """Prompt tokens whose keys are not in the pool yet."""
+        return max(0, len(self.prompt) - self.length)
+
+    @property
     def speculates(self) -> bool:
         """Whether this request feeds and asks the drafter."""
-        return self.resolved.budget > 0
+        return self.resolved.budget > 0 and self.root_position <= self.resolved.last_root
 
     def visible(self, tokens: Sequence[int]) -> list[int]:
         """Of generated tokens, those whose text is shown: a stop token's is not."""
         return [token for token in tokens if token not in self.stop_ids]
 
     def take(self, tokens: list[int]) -> list[int]:
-        """Append generated tokens up to a stop id or the limit; finish if one is reached.
+        """Append generated tokens up to a stop or the limit; finish if one is reached.
 
         Returns what was appended; the rest is counted as cut.
         """
         kept: list[int] = []
         for token in tokens:
             kept.append(token)
-            if token in self.stop_ids:
+            if token in self.stop_ids or self._completes_a_stop(token):
                 self.finish_reason = "stop"
                 break
             if len(self.output) + len(kept) >= self.limit:
@@ -157,3 +186,9 @@ class Request:
         self.stats.completion_tokens += len(kept)
         self.stats.cut_tokens += len(tokens) - len(kept)
         return kept
+
+    def _completes_a_stop(self, token: int) -> bool:
+        if self.text is None:
+            return False
+        self.text.push([token])
+        return self.text.stopped

@@ -24,7 +24,8 @@ class SamplingParams:
     output. logit_bias: token id to what is added to its logit, -inf bans it. bad_words: token
     sequences that must not come out. min_tokens: generated tokens before a stop token may come.
     stop_token_ids are added to the model's own end-of-sequence ids, which `ignore_eos` switches
-    off. logprobs: None, or how many of the best tokens' raw log-probabilities to keep beside the
+    off. stop: strings that end the output once they are complete in its text, from `min_tokens`
+    on. logprobs: None, or how many of the best tokens' raw log-probabilities to keep beside the
     chosen token's.
     """
 
@@ -42,6 +43,7 @@ class SamplingParams:
     min_tokens: int = 0
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    stop: tuple[str, ...] = ()
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
@@ -61,6 +63,8 @@ class SamplingParams:
         for token, value in self.logit_bias.items():
             if value != -math.inf:
                 _check_number(f"logit_bias[{token}]", value, -100.0, 100.0)
+        if any(not isinstance(text, str) or not text for text in self.stop):
+            raise RequestError("stop", f"got {list(self.stop)!r}, expected strings, none empty")
         if any(len(word) == 0 for word in self.bad_words):
             raise RequestError("bad_words", "holds an empty sequence, which nothing can avoid")
 

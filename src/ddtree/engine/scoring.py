@@ -1,6 +1,6 @@
 """Teacher-forced scores of given tokens: what the target would have chosen at every position."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -49,31 +49,30 @@ class ScoreJob:
     sampling: SeededSampling | None = None
     stop_ids: frozenset[int] = frozenset()
     slot: int = -1
+    base: int = -1
     length: int = 0
     scores: list[Score] = field(default_factory=list)
     finished: bool = False
     error: str | None = None
-    _passes: Iterator[None] | None = None
     _edits: LogitEdits | None = None
 
-    def advance(self, loop: RoundLoop) -> None:
-        """One forward pass; `finished` is set after the last."""
-        if self._passes is None:
-            self._passes = self._run(loop)
-        if next(self._passes, StopIteration) is StopIteration:
-            self.finished = True
+    @property
+    def most_tokens(self) -> int:
+        """Tokens it will hold, and what its widest pass may add."""
+        return len(self.ids)
 
-    def _run(self, loop: RoundLoop) -> Iterator[None]:
-        for start in range(0, self.first, self.chunk):
-            hidden, _ = loop.extend(self, self.ids[start : min(start + self.chunk, self.first)])
-            yield
-        self._score(loop, hidden[:, -1:])
-        for start in range(self.first, len(self.ids) - 1, self.rows):
-            hidden, _ = loop.extend(
-                self, self.ids[start : min(start + self.rows, len(self.ids) - 1)]
-            )
-            self._score(loop, hidden)
-            yield
+    def advance(self, loop: RoundLoop, allowance: int) -> None:
+        """One forward pass over at most `allowance` tokens of the prefix, or over the next rows;
+        `finished` is set after the last."""
+        if self.length < self.first:
+            size = min(self.chunk, allowance, self.first - self.length)
+            hidden = loop.prefill([(self, self.ids[self.length : self.length + size])])
+            if self.length == self.first:
+                self._score(loop, hidden[None])
+        else:
+            ids = self.ids[self.length : -1][: self.rows]
+            self._score(loop, loop.extend(self, ids))
+        self.finished = self.length >= len(self.ids) - 1
 
     @torch.inference_mode()
     def _score(self, loop: RoundLoop, hidden: Tensor) -> None:

@@ -5,6 +5,17 @@ import time
 from collections.abc import Callable, Iterator
 
 
+class Pulse:
+    """When work last went on, by the monotonic clock: tells a long pass from one that hangs."""
+
+    def __init__(self) -> None:
+        self.at = time.monotonic()
+
+    def beat(self) -> None:
+        """Work goes on."""
+        self.at = time.monotonic()
+
+
 class StageClock:
     """Accumulates seconds by stage; `synchronize` is called before each reading, so that work
     queued on a device counts where it was issued (a no-op on the CPU)."""

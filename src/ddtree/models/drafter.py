@@ -25,6 +25,7 @@ from ddtree.errors import ModelError
 from ddtree.models.attention import AttendPlan, AttentionLayer
 from ddtree.models.coupling_file import Calibration, load_calibration
 from ddtree.models.drafter_config import DrafterConfig, load_drafter_config
+from ddtree.models.drafter_window import DrafterOverrides
 
 
 class _Attention(nn.Module):
@@ -34,9 +35,7 @@ class _Attention(nn.Module):
         super().__init__()
         size, bias, dim = config.hidden_size, config.attention_bias, config.head_dim
         self.head_dim = dim
-        # An anchored window is one for all layers and belongs to the request.
-        window = config.layer_windows[index] if config.window_kind == "per-query" else None
-        self.layer = AttentionLayer(index, dim**-0.5, window)
+        self.layer = AttentionLayer(index, dim**-0.5, config.own_window(index))
         self.q_proj = nn.Linear(size, config.num_heads * dim, bias=bias)
         self.k_proj = nn.Linear(size, config.num_kv_heads * dim, bias=bias)
         self.v_proj = nn.Linear(size, config.num_kv_heads * dim, bias=bias)
@@ -115,10 +114,12 @@ class Drafter(nn.Module):
         return normed
 
 
-def load_drafter(folder: Path, dtype: torch.dtype, device: str) -> Drafter:
+def load_drafter(
+    folder: Path, dtype: torch.dtype, device: str, overrides: DrafterOverrides | None = None
+) -> Drafter:
     """Read a z-lab checkpoint (config.json and model.safetensors, and coupling.json if it is
     there); ModelError names a key that is missing, left over or of the wrong shape."""
-    config = load_drafter_config(folder)
+    config = load_drafter_config(folder, overrides)
     path = folder / "model.safetensors"
     if not path.is_file():
         sharded = (folder / "model.safetensors.index.json").is_file()

@@ -9,12 +9,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from ddtree.core import WindowKind
-from ddtree.errors import ModelError
+from ddtree.errors import ConfigError, ModelError
 from ddtree.models.config_fields import ConfigFields
 from ddtree.models.drafter_rope import read_rope
+from ddtree.models.drafter_window import DrafterOverrides, Origin, read_window
 
 ARCHITECTURE = "DFlashDraftModel"
 
@@ -46,16 +47,28 @@ class TargetFields(Protocol):
 
 
 @dataclass(frozen=True)
+class ResolvedWindow:
+    """Committed tokens that a block's first row sees at most, and how many are kept for it.
+
+    A full per-query window is a block longer than its ring, so that it hides nothing from the last
+    row either.
+    """
+
+    tokens: int
+    ring: int
+
+
+@dataclass(frozen=True)
 class DrafterConfig:
     """A drafter's shapes and rules.
 
     `rope_scaling` is None for plain rotary embeddings, else a checked dict with `rope_type` of
     linear, yarn or llama3. `causal`: a row of the block sees later rows only if it is False.
-    `window` is the number of committed context tokens the checkpoint was trained with, None if
-    any layer sees the full context; `layer_windows[i]` is layer i's own. `window_kind`:
-    "anchored" windows end at the anchor for every row of the block, "per-query" windows move
-    with the row. `target_layer_ids` index the target's decoder layers from 0; features are their
-    outputs, concatenated in this order.
+    `layer_windows[i]` is the number of committed context tokens that layer i was trained with,
+    None for all of them; `window` is the largest, None if any layer sees the full context.
+    `window_kind`: "anchored" windows end at the anchor for every row of the block, "per-query"
+    windows move with the row. `target_layer_ids` index the target's decoder layers from 0;
+    features are their outputs, concatenated in this order.
     """
 
     hidden_size: int
@@ -78,9 +91,45 @@ class DrafterConfig:
     window: int | None
     window_kind: WindowKind
     layer_windows: tuple[int | None, ...]
+    causal_origin: Origin = "explicit key"
+    window_kind_origin: Origin = "explicit key"
+
+    def own_window(self, layer: int) -> int | None:
+        """The window that `layer` keeps whatever draft_window is; None if draft_window is its
+        window.
+
+        Layers that are all alike have one window, which draft_window sets, shorter or longer.
+        Where some slide and some don't, the sliding ones keep theirs and draft_window bounds all.
+        """
+        return self.layer_windows[layer] if len(set(self.layer_windows)) > 1 else None
+
+    def check_window(self, wanted: int) -> str | None:
+        """What is wrong with a draft_window of `wanted` tokens, None if nothing is."""
+        if wanted > self.max_positions:
+            return f"got {wanted}, the drafter's own limit is {self.max_positions} positions"
+        if self.window_kind == "per-query" and wanted < self.block_size:
+            return (
+                f"got {wanted}, expected at least the drafter's block of {self.block_size}: a "
+                "per-query window that is shorter would end inside the block"
+            )
+        return None
+
+    def resolve_window(
+        self, wanted: int | Literal["full"] | None, max_context: int
+    ) -> ResolvedWindow:
+        """A draft_window in an engine of `max_context` tokens; None takes the one that the
+        checkpoint was trained with. ConfigError for what `check_window` refuses."""
+        if wanted is None:
+            wanted = self.window or "full"
+        elif wanted != "full" and (fault := self.check_window(wanted)) is not None:
+            raise ConfigError(f"draft_window: {fault}")
+        largest = min(max_context, self.max_positions)
+        reach = largest + self.block_size if self.window_kind == "per-query" else largest
+        tokens = reach if wanted == "full" else min(wanted, reach)
+        return ResolvedWindow(tokens, min(tokens, largest))
 
 
-def load_drafter_config(folder: Path) -> DrafterConfig:
+def load_drafter_config(folder: Path, overrides: DrafterOverrides | None = None) -> DrafterConfig:
     """Parse `folder`/config.json; ModelError if it is absent, no JSON object, or unusable."""
     path = folder / "config.json"
     try:
@@ -94,11 +143,13 @@ def load_drafter_config(folder: Path) -> DrafterConfig:
         raise ModelError(f"{path}: not valid JSON ({error})") from error
     if not isinstance(fields, dict):
         raise ModelError(f"{path}: expected a JSON object, got {type(fields).__name__}")
-    return parse_drafter_config(fields, source=str(path))
+    return parse_drafter_config(fields, str(path), overrides)
 
 
 def parse_drafter_config(
-    fields: Mapping[str, object], source: str = "config.json"
+    fields: Mapping[str, object],
+    source: str = "config.json",
+    overrides: DrafterOverrides | None = None,
 ) -> DrafterConfig:
     """Check a decoded config.json; `source` opens every error message.
 
@@ -110,7 +161,8 @@ def parse_drafter_config(
     num_layers = reader.integer("num_hidden_layers", minimum=1)
     vocab_size = reader.integer("vocab_size", minimum=1)
     num_target_layers = reader.integer("num_target_layers", minimum=1)
-    layer_windows = _layer_windows(reader, num_layers)
+    block_size = reader.integer("block_size", minimum=2)
+    seen = read_window(reader, num_layers, block_size, overrides or DrafterOverrides())
     rope = read_rope(reader)
     config = DrafterConfig(
         hidden_size=reader.integer("hidden_size", minimum=1),
@@ -125,14 +177,16 @@ def parse_drafter_config(
         rope_theta=rope.theta,
         rope_scaling=rope.scaling,
         max_positions=reader.integer("max_position_embeddings", minimum=1),
-        block_size=reader.integer("block_size", minimum=2),
+        block_size=block_size,
         mask_token_id=_mask_token_id(reader, vocab_size),
         target_layer_ids=_target_layer_ids(reader, num_target_layers),
         num_target_layers=num_target_layers,
-        causal=_causal(reader, layer_windows),
-        window=_trained_window(layer_windows),
-        window_kind=_window_kind(reader, layer_windows),
-        layer_windows=layer_windows,
+        causal=seen.causal,
+        window=seen.window,
+        window_kind=seen.window_kind,
+        layer_windows=seen.layer_windows,
+        causal_origin=seen.causal_origin,
+        window_kind_origin=seen.window_kind_origin,
     )
     _check_heads(reader, config)
     return config
@@ -211,75 +265,3 @@ def _target_layer_ids(reader: ConfigFields, num_target_layers: int) -> tuple[int
             key, list(ids), f"ids from 0 to {num_target_layers - 1} (num_target_layers - 1)"
         )
     return ids
-
-
-def _layer_windows(reader: ConfigFields, num_layers: int) -> tuple[int | None, ...]:
-    enabled = reader.value("use_sliding_window", "use_swa")
-    if enabled is not None and not isinstance(enabled, bool):
-        raise reader.error("use_sliding_window", enabled, "true or false")
-    window = reader.optional_integer("sliding_window", "swa_window_size", minimum=1)
-    layer_types = reader.value("layer_types")
-    if layer_types is None:
-        sliding = _sliding_by_depth(reader, num_layers, window if enabled else None)
-    else:
-        sliding = _sliding_by_type(reader, layer_types, num_layers)
-    if any(sliding) and enabled is False:
-        raise reader.error(
-            "use_sliding_window", False, "true, because layer_types has sliding_attention layers"
-        )
-    if any(sliding) and window is None:
-        raise reader.error(
-            "sliding_window", None, "a number of tokens, because some layers are sliding"
-        )
-    return tuple(window if slides else None for slides in sliding)
-
-
-def _sliding_by_type(reader: ConfigFields, layer_types: object, num_layers: int) -> list[bool]:
-    known = ("full_attention", "sliding_attention")
-    if not isinstance(layer_types, list) or any(kind not in known for kind in layer_types):
-        raise reader.error("layer_types", layer_types, f"a list of {' or '.join(known)}")
-    if len(layer_types) != num_layers:
-        raise reader.error(
-            "layer_types", layer_types, f"one entry per layer (num_hidden_layers is {num_layers})"
-        )
-    return [kind == "sliding_attention" for kind in layer_types]
-
-
-def _sliding_by_depth(reader: ConfigFields, num_layers: int, window: int | None) -> list[bool]:
-    """Qwen3's rule without layer_types: layers from max_window_layers on slide."""
-    if window is None:
-        return [False] * num_layers
-    first = reader.integer("max_window_layers", minimum=0)
-    return [layer >= first for layer in range(num_layers)]
-
-
-def _causal(reader: ConfigFields, layer_windows: tuple[int | None, ...]) -> bool:
-    explicit = reader.value("is_causal", "causal")
-    if isinstance(explicit, bool):
-        return explicit
-    if explicit is not None:
-        raise reader.error("is_causal", explicit, "true or false")
-    sliding = {window is not None for window in layer_windows}
-    if len(sliding) > 1:
-        raise ModelError(
-            f"{reader.source}: is_causal is missing and layer_types mixes full and sliding "
-            "attention, which leaves open whether rows of a block see later rows; "
-            'add "is_causal": true or false as the checkpoint was trained'
-        )
-    return sliding == {True}
-
-
-def _trained_window(layer_windows: tuple[int | None, ...]) -> int | None:
-    windows = [window for window in layer_windows if window is not None]
-    return max(windows) if len(windows) == len(layer_windows) else None
-
-
-def _window_kind(reader: ConfigFields, layer_windows: tuple[int | None, ...]) -> WindowKind:
-    explicit = reader.value("window")
-    if explicit == "anchored":
-        return "anchored"
-    if explicit == "per-query":
-        return "per-query"
-    if explicit is not None:
-        raise reader.error("window", explicit, "'anchored' or 'per-query'")
-    return "anchored" if all(window is None for window in layer_windows) else "per-query"

@@ -13,42 +13,107 @@ _INCOMPLETE = "\ufffd"
 _CONTEXT = 8
 
 
-class TextStream:
-    """Text of a growing list of ids, special tokens left out.
+class StopStrings:
+    """Finds the first of several strings to come to its end in a growing text.
 
-    A piece is held back while its last character is incomplete, so that no character is ever
-    split; `finish` gives up what is left. The pieces joined are the whole text.
+    Text is given out as soon as no stop can begin in it any more. The outcome does not depend on
+    how the text is cut into pieces.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._longest = max(map(len, self._stops), default=0)
+        self._held = ""
+        self.found = False
+
+    def push(self, text: str, *, armed: bool = True) -> str:
+        """Add text; returns what is certain to stand before any stop. Stops that end in text
+        added unarmed don't count."""
+        known, text = len(self._held), self._held + text
+        ends = []
+        for stop in self._stops if armed else ():
+            at = text.find(stop, max(0, known - len(stop) + 1))
+            if at >= 0:
+                ends.append((at + len(stop), at))
+        if ends:
+            self.found, self._held = True, ""
+            return text[: min(ends)[1]]
+        safe = len(text) - self._possible(text)
+        self._held = text[safe:]
+        return text[:safe]
+
+    def finish(self) -> str:
+        """What was held back, when no more text comes."""
+        text, self._held = self._held, ""
+        return text
+
+    def _possible(self, text: str) -> int:
+        """Characters at the end of `text` with which a stop may have begun."""
+        for size in range(min(self._longest - 1, len(text)), 0, -1):
+            start = text[-size:]
+            if any(len(stop) > size and stop.startswith(start) for stop in self._stops):
+                return size
+        return 0
+
+
+class TextStream:
+    """Text of a growing list of ids, special tokens left out, up to the first stop string.
+
+    Text is held back while its last character is incomplete, so that no character is ever split,
+    and while a stop may have begun; `finish` gives up what is left. The pieces joined are the
+    whole text, however the ids were grouped. Stops that end within the first `min_tokens` ids
+    don't count.
 
     `prompt` is what the ids follow: some decoders drop the space that opens a text, so ids are
     decoded behind what came before them.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt: Sequence[int] = (),
+        stops: Sequence[str] = (),
+        min_tokens: int = 0,
+    ) -> None:
         self._tokenizer = tokenizer
         self._ids = list(prompt[-_CONTEXT:])
-        self._start = 0  # decoding starts here
-        self._emitted = len(self._ids)  # ids before this one have been given out
+        # Decoding starts at an id behind which all text is out; enough of it is decoded again to
+        # give the next ids their context.
+        self._start, self._complete = 0, len(self._ids)
+        self._given = len(self._decode(self._ids))  # characters of what is decoded again
+        self._stops = StopStrings(stops)
+        self._unarmed = min_tokens
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string is complete; no text comes after it."""
+        return self._stops.found
 
     def push(self, ids: Sequence[int]) -> str:
         """Add ids; returns the text that can't change any more."""
-        self._ids.extend(ids)
-        text = self._pending()
-        if text.endswith(_INCOMPLETE):
-            return ""
-        if text:
-            self._start = self._emitted
-        self._emitted = len(self._ids)
-        return text
+        return "".join([self._push(token) for token in ids])
 
     def finish(self) -> str:
         """The text held back, incomplete characters included."""
-        text = self._pending()
-        self._start = self._emitted = len(self._ids)
-        return text
+        if self.stopped:
+            return ""
+        rest = self._decode(self._ids[self._start :])[self._given :]
+        self._given += len(rest)
+        return self._stops.finish() + rest
 
-    def _pending(self) -> str:
-        known = self._decode(self._ids[self._start : self._emitted])
-        return self._decode(self._ids[self._start :])[len(known) :]
+    def _push(self, token: int) -> str:
+        if self.stopped:
+            return ""
+        self._ids.append(token)
+        self._unarmed -= 1
+        text = self._decode(self._ids[self._start :])
+        whole = text.rstrip(_INCOMPLETE)
+        fresh = whole[self._given :]
+        self._given = max(self._given, len(whole))
+        if fresh and whole == text:
+            self._start, self._complete = self._complete, len(self._ids)
+            self._given = len(self._decode(self._ids[self._start :]))
+        return self._stops.push(fresh, armed=self._unarmed < 0)
 
     def _decode(self, ids: list[int]) -> str:
         text: str = self._tokenizer.decode(

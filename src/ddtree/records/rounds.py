@@ -14,12 +14,14 @@ class GenerationStats:
     `accepted_histogram[a]` counts the rounds that accepted `a` draft tokens, before any cut by a
     stop or a limit. `cut_tokens` are the accepted or bonus tokens that such a cut dropped.
     `stage_seconds` are wall seconds by stage over the rounds the request took part in (a batched
-    round counts whole for each of its requests). `tree_nodes` counts the draft nodes verified.
+    round counts whole for each of its requests). `tree_nodes` counts the draft nodes verified,
+    `undrafted_rounds` the rounds of a speculating request beyond its drafter's limit.
     """
 
     prompt_tokens: int
     completion_tokens: int = 0
     rounds: int = 0
+    undrafted_rounds: int = 0
     cut_tokens: int = 0
     tree_nodes: int = 0
     accepted_histogram: list[int] = field(default_factory=list)

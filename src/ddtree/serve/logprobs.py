@@ -37,7 +37,7 @@ class TokenTexts:
 
 @dataclass(frozen=True)
 class Entry:
-    """A generated token and the offset in its answer's text, in characters, where it begins."""
+    """A token and the offset in its text, in characters, where it begins."""
 
     scores: TokenLogprob
     offset: int

@@ -3,109 +3,90 @@
 import re
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+from pydantic import (
+    ConfigDict,
+    Discriminator,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    Tag,
+)
 
 from ddtree.engine import SamplingParams, Speculation
 from ddtree.engine.sampling_params import MAX_LOGPROBS
 from ddtree.errors import RequestError
+from ddtree.serve.fields import (
+    MAX_SEED,
+    NEUTRAL,
+    Body,
+    Ids,
+    Number,
+    SpeculationFields,
+    StopList,
+    StopString,
+    StreamOptions,
+    Unserved,
+    neutral_schema,
+)
+from ddtree.serve.messages import ChatMessage
 
-# Fields of OpenAI's interface that are not implemented, with the values that ask for nothing.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "best_of": (1,),
-    "stop": ([], ""),
-    "suffix": ("",),
-    "response_format": (),
-    "tools": ([],),
-    "tool_choice": ("none",),
-}
 # Fields that go to the engine as they are.
 SAMPLING = tuple(
     field.name
     for field in fields(SamplingParams)
-    if field.name not in ("max_tokens", "logit_bias", "bad_words", "logprobs")
+    if field.name not in ("max_tokens", "logit_bias", "bad_words", "logprobs", "stop")
 )
 DEFAULT_TEMPERATURE = 1.0
-# Answers to one prompt: each takes a slot and prefills the prompt anew.
-MAX_CHOICES = 16
-# A chat has no limit of its own but the context.
+# OpenAI's default for completions; a chat has no limit of its own but the context.
+DEFAULT_MAX_TOKENS = 16
+# Answers in one call: each takes a slot and prefills its prompt anew.
+MAX_CHOICES = 128
 UNLIMITED = 2**31 - 1
 
-# As JSON has them: true is no number, and NaN and Infinity, which Python's parser takes, neither.
-Number = Annotated[StrictFloat, Field(allow_inf_nan=False)]
-Ids = list[StrictInt]
+_TOKEN_ID = r"0|[1-9][0-9]{0,9}"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+def _neutral(schema: dict[str, Any]) -> None:
+    neutral_schema(schema, NEUTRAL)
 
 
-class SpeculationFields(_Strict):
-    """Overrides of the server's default, per request."""
+class GenerationFields(Unserved):
+    """What both completion calls share; ranges that depend on the model are the engine's."""
 
-    method: Literal["ar", "chain", "ddtree"] = "ddtree"
-    budget: StrictInt | None = None
-    topk: StrictInt | None = None
-    draft_window: StrictInt | Literal["full"] | None = None
-
-    def to_speculation(self) -> Speculation:
-        """The engine's form; RequestError names a field that can't be."""
-        return Speculation(self.method, self.budget, self.topk, self.draft_window)
-
-
-class StreamOptions(_Strict):
-    """OpenAI's stream_options."""
-
-    include_usage: StrictBool = False
-
-
-class GenerationFields(_Strict):
-    """What both completion calls share; ranges are the engine's."""
+    model_config = ConfigDict(json_schema_extra=_neutral)
 
     model: StrictStr | None = None
-    temperature: Number | None = None
-    top_p: Number | None = None
-    top_k: StrictInt | None = None
-    min_p: Number | None = None
-    seed: StrictInt | None = None
-    repetition_penalty: Number | None = None
-    presence_penalty: Number | None = None
-    frequency_penalty: Number | None = None
-    logit_bias: dict[StrictStr, Number] | None = None
-    bad_words: list[StrictStr] | None = None
-    min_tokens: Annotated[StrictInt, Field(le=UNLIMITED)] | None = None
+    temperature: Annotated[Number, Field(ge=0)] | None = None
+    top_p: Annotated[Number, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[StrictInt, Field(ge=-1)] | None = None
+    min_p: Annotated[Number, Field(ge=0, le=1)] | None = None
+    seed: Annotated[StrictInt, Field(ge=0, le=MAX_SEED)] | None = None
+    repetition_penalty: Annotated[Number, Field(ge=0.01, le=2)] | None = None
+    presence_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
+    logit_bias: dict[StrictStr, Annotated[Number, Field(ge=-100, le=100)]] | None = Field(
+        None, json_schema_extra={"propertyNames": {"pattern": f"^({_TOKEN_ID})$"}}
+    )
+    bad_words: list[Annotated[StrictStr, Field(min_length=1)]] | None = None
+    min_tokens: Annotated[StrictInt, Field(ge=0, le=UNLIMITED)] | None = None
+    stop: StopString | StopList | None = None
     stop_token_ids: Ids | None = None
     ignore_eos: StrictBool | None = None
     n: Annotated[StrictInt, Field(ge=1, le=MAX_CHOICES)] | None = None
-    stream: StrictBool = False
+    stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
-    return_token_ids: StrictBool = False
-    return_stats: StrictBool = False
+    return_token_ids: StrictBool | None = None
+    return_stats: StrictBool | None = None
     speculation: SpeculationFields | None = None
-    user: Any = Field(None, description="accepted and ignored")
-    metadata: Any = Field(None, description="accepted and ignored")
-    store: Any = Field(None, description="accepted and ignored")
-    best_of: Any = None
-    stop: Any = None
-    suffix: Any = None
-    response_format: Any = None
-    tools: Any = None
-    tool_choice: Any = None
-
-    def refuse_unserved(self) -> None:
-        """RequestError that names a field asking for what doesn't exist."""
-        for name, neutral in NEUTRAL.items():
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or value not in neutral):
-                raise RequestError(name, f"got {value!r}, which is not implemented; leave it out")
 
     def sampling(
         self, max_tokens: int, banned: Sequence[Sequence[int]], logprobs: int | None
     ) -> SamplingParams:
         """The engine's form, `banned` being `bad_words` as ids; RequestError names a field that
         can't be served."""
-        self.refuse_unserved()
         given = {name: getattr(self, name) for name in SAMPLING}
         chosen: dict[str, Any] = {"temperature": DEFAULT_TEMPERATURE}
         chosen |= {name: value for name, value in given.items() if value is not None}
@@ -115,8 +96,13 @@ class GenerationFields(_Strict):
             logit_bias=self._bias(),
             bad_words=tuple(map(tuple, banned)),
             logprobs=logprobs,
+            stop=self.stops(),
             **chosen,
         )
+
+    def stops(self) -> tuple[str, ...]:
+        """Strings that end an answer."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     def choices(self) -> int:
         """How many answers; RequestError where all would be the same."""
@@ -133,18 +119,42 @@ class GenerationFields(_Strict):
         """None asks for the server's default."""
         return None if self.speculation is None else self.speculation.to_speculation()
 
-    @property
     def include_usage(self) -> bool:
-        """Whether a stream ends with a usage chunk."""
-        return self.stream_options is not None and self.stream_options.include_usage
+        """Whether a stream ends with a usage chunk; RequestError for options of no stream."""
+        if self.stream_options is None:
+            return False
+        if not self.stream:
+            raise RequestError("stream_options", "needs stream: true; give both or neither")
+        return bool(self.stream_options.include_usage)
 
     def _bias(self) -> dict[int, float]:
         bias = self.logit_bias or {}
         for key in bias:
             # Another spelling of a number could name a token twice.
-            if not re.fullmatch(r"0|[1-9][0-9]{0,9}", key):
+            if not re.fullmatch(_TOKEN_ID, key):
                 raise RequestError("logit_bias", f"got the key {key!r}, expected a token id")
         return {int(key): value for key, value in bias.items()}
+
+
+def _form_of(prompt: object) -> str | None:
+    """Which of its forms a prompt means to have."""
+    if not isinstance(prompt, list):
+        return "text" if isinstance(prompt, str) else None
+    first = prompt[0] if prompt else 0
+    return "texts" if isinstance(first, str) else "lists" if isinstance(first, list) else "ids"
+
+
+PromptForms = Annotated[
+    Annotated[StrictStr, Tag("text")]
+    | Annotated[list[StrictStr], Field(min_length=1), Tag("texts")]
+    | Annotated[Ids, Field(min_length=1), Tag("ids")]
+    | Annotated[list[Annotated[Ids, Field(min_length=1)]], Field(min_length=1), Tag("lists")],
+    Discriminator(
+        _form_of,
+        custom_error_type="prompt_form",
+        custom_error_message="expected a string, a list of token ids, or a list of either",
+    ),
+]
 
 
 class CompletionRequest(GenerationFields):
@@ -154,23 +164,28 @@ class CompletionRequest(GenerationFields):
     scored instead (`score_rows` rows per pass).
     """
 
-    prompt: StrictStr | Ids
-    max_tokens: StrictInt = 16
-    echo: StrictBool = False
-    logprobs: StrictInt | None = None
-    score_from: StrictInt | None = None
-    score_rows: StrictInt | None = None
+    prompt: PromptForms
+    max_tokens: Annotated[StrictInt, Field(ge=0)] | None = None
+    echo: StrictBool | None = None
+    logprobs: Annotated[StrictInt, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    score_from: Annotated[StrictInt, Field(ge=1)] | None = None
+    score_rows: Annotated[StrictInt, Field(ge=1)] | None = None
 
     def asks_for_scores(self) -> bool:
         """Whether to score instead of generate; RequestError for a mixture of both."""
-        if self.echo and self.logprobs is not None and self.max_tokens == 0:
-            self.refuse_unserved()
-            for name in ("stream", "speculation", "return_stats", "n"):
+        if self.echo and self.logprobs is not None:
+            if self.max_tokens != 0:
+                raise RequestError(
+                    "echo",
+                    "with logprobs is implemented for max_tokens 0 only: score the prompt in a "
+                    "request of its own, or leave out one of the two",
+                )
+            for name in ("stream", "stream_options", "speculation", "return_stats", "n", "stop"):
                 value = getattr(self, name)
                 if _asks(value) and not (name == "n" and value == 1):
                     raise RequestError(name, "has no meaning for scoring; leave it out")
             return True
-        for name in ("echo", "score_from", "score_rows"):
+        for name in ("score_from", "score_rows"):
             if _asks(getattr(self, name)):
                 raise RequestError(
                     name, "is implemented for scoring only: echo, logprobs and max_tokens 0"
@@ -198,28 +213,14 @@ class CompletionRequest(GenerationFields):
         return self.sampling(UNLIMITED, banned, None)
 
 
-class ChatMessage(_Strict):
-    """One turn; only text content exists."""
-
-    role: Literal["system", "user", "assistant"]
-    content: StrictStr
-
-
 class ChatRequest(GenerationFields):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
-    max_tokens: StrictInt | None = None
-    max_completion_tokens: StrictInt | None = None
-    logprobs: StrictBool = False
+    max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
+    logprobs: StrictBool | None = None
     top_logprobs: Annotated[StrictInt, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-
-    def token_limit(self) -> int:
-        """Generated tokens at most."""
-        for value in (self.max_completion_tokens, self.max_tokens):
-            if value is not None:
-                return value
-        return UNLIMITED
 
     def num_logprobs(self) -> int | None:
         """Best tokens to list beside each chosen one, None for no log-probabilities."""
@@ -228,7 +229,7 @@ class ChatRequest(GenerationFields):
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
-class TokenizeRequest(_Strict):
+class TokenizeRequest(Body):
     """POST /tokenize."""
 
     model: StrictStr | None = None
@@ -236,7 +237,7 @@ class TokenizeRequest(_Strict):
     add_special_tokens: StrictBool = True
 
 
-class DetokenizeRequest(_Strict):
+class DetokenizeRequest(Body):
     """POST /detokenize."""
 
     model: StrictStr | None = None

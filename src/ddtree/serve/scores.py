@@ -1,16 +1,23 @@
-"""The answer to a scoring request."""
+"""Answers to scoring calls: a choice for each prompt, an entry for each of its tokens."""
 
+import asyncio
+import itertools
 import time
 import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from ddtree.engine import ScoreJob
+from transformers import PreTrainedTokenizerBase as Tokenizer
+
+from ddtree.engine import Score, ScoreJob, TokenLogprob
 from ddtree.errors import EngineError
-from ddtree.serve.worker import EngineWorker
+from ddtree.models.text import TextStream
+from ddtree.serve.logprobs import Entry, TokenTexts, legacy_logprobs
+from ddtree.serve.worker import EngineWorker, Ticket
 
 # Names in the answer, and where a position's score has them.
 _RAW = {
-    "token_logprobs": "token_logprob",
     "token_logits": "token_logit",
     "top_ids": "top_ids",
     "top_logits": "top_logits",
@@ -26,35 +33,80 @@ _SAMPLED = {
 }
 
 
-async def score_answer(worker: EngineWorker, job: ScoreJob, model: str) -> dict[str, Any]:
-    """Scores of a prompt, one entry per prompt position, null where none was asked for; however
-    it ends, the job ends with it."""
-    ticket = worker.submit(job)
-    try:
-        async for _ in ticket.stream():
-            pass
-    finally:
-        worker.abort(ticket)
-    if job.error is not None:
-        raise EngineError(job.error)
-    choice = {"index": 0, "text": "", "finish_reason": "length", "logprobs": _logprobs(job)}
-    usage = {"prompt_tokens": len(job.ids), "completion_tokens": 0, "total_tokens": len(job.ids)}
-    return {
-        "id": f"cmpl-{uuid.uuid4().hex}",
-        "object": "text_completion",
-        "created": int(time.time()),
-        "model": model,
-        "choices": [choice],
-        "usage": usage,
-    }
+@dataclass
+class Scoring:
+    """The jobs of one call."""
+
+    worker: EngineWorker
+    jobs: Sequence[ScoreJob]
+    tokenizer: Tokenizer
+    texts: TokenTexts
+    model: str
+    tickets: list[Ticket] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Submit the jobs, all or none. Whoever starts them calls `abandon` in the end."""
+        self.tickets = self.worker.submit_all(self.jobs)
+
+    def abandon(self) -> None:
+        """End what is not over yet; nothing happens if all is."""
+        for ticket in self.tickets:
+            self.worker.abort(ticket)
+
+    async def whole(self) -> dict[str, Any]:
+        """Scores of every prompt, one entry per position, null where none was asked for."""
+        await asyncio.gather(*map(_finish, self.tickets))
+        prompt = sum(len(job.ids) for job in self.jobs)
+        usage = {"prompt_tokens": prompt, "completion_tokens": 0, "total_tokens": prompt}
+        return {
+            "id": f"cmpl-{uuid.uuid4().hex}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": self.model,
+            "choices": [self._choice(index, job) for index, job in enumerate(self.jobs)],
+            "usage": usage,
+        }
+
+    def _choice(self, index: int, job: ScoreJob) -> dict[str, Any]:
+        if job.error is not None:
+            raise EngineError(job.error)
+        stream = TextStream(self.tokenizer)
+        pieces = [stream.push([token]) for token in job.ids]
+        offsets = list(itertools.accumulate(map(len, pieces), initial=0))[:-1]
+        text = "".join([*pieces, stream.finish()])
+        found = self._logprobs(job, offsets)
+        return {"index": index, "text": text, "finish_reason": "length", "logprobs": found}
+
+    def _logprobs(self, job: ScoreJob, offsets: Sequence[int]) -> dict[str, list[Any]]:
+        blank: list[Any] = [None] * job.first
+        entries = [
+            Entry(_plain(score), offset)
+            for score, offset in zip(job.scores, offsets[job.first :], strict=True)
+        ]
+        legacy = legacy_logprobs(entries, self.texts)
+        found: dict[str, list[Any]] = {
+            "tokens": [self.texts(token) for token in job.ids],
+            "token_logprobs": blank + legacy["token_logprobs"],
+            "top_logprobs": blank + legacy["top_logprobs"],
+            "text_offset": list(offsets),
+            "token_ids": list(job.ids),
+        }
+        for name, source in _RAW.items():
+            found[name] = blank + [getattr(score, source) for score in job.scores]
+        if job.sampling is not None:
+            for name, source in _SAMPLED.items():
+                found[name] = blank + [getattr(score.sampled, source) for score in job.scores]
+        return found
 
 
-def _logprobs(job: ScoreJob) -> dict[str, list[Any]]:
-    blank: list[Any] = [None] * job.first
-    found = {"token_ids": list(job.ids)}
-    for name, field in _RAW.items():
-        found[name] = blank + [getattr(score, field) for score in job.scores]
-    if job.sampling is not None:
-        for name, field in _SAMPLED.items():
-            found[name] = blank + [getattr(score.sampled, field) for score in job.scores]
-    return found
+async def _finish(ticket: Ticket) -> None:
+    async for _ in ticket.stream():
+        pass
+
+
+def _plain(score: Score) -> TokenLogprob:
+    """Log-probabilities of the best, whose logits are above the same normaliser as the token's."""
+    normaliser = score.token_logit - score.token_logprob
+    top = zip(score.top_ids, score.top_logits, strict=True)
+    best = tuple((token, logit - normaliser) for token, logit in top)
+    return TokenLogprob(score.token_id, score.token_logprob, best)

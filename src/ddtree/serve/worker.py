@@ -5,13 +5,16 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from ddtree.engine import Engine, Request, ScoreJob
-from ddtree.errors import EngineError
+from ddtree.errors import EngineError, OverloadedError, RequestError
+from ddtree.serve.metrics import ServerMetrics
 
 _LOG = logging.getLogger(__name__)
+
+_SHUTTING_DOWN = "the server is shutting down"
 
 
 @dataclass(frozen=True)
@@ -24,14 +27,19 @@ class Tokens:
 
 @dataclass
 class Ticket:
-    """A request in flight: its events arrive in `events` on the event loop that submitted it."""
+    """A request in flight: its events arrive in `events` on the event loop that submitted it.
+
+    Events that nobody fetches stay there; they are as many as the request has tokens at most.
+    `submitted_s` is of `time.perf_counter`.
+    """
 
     work: Request | ScoreJob
     loop: asyncio.AbstractEventLoop
+    submitted_s: float = field(default_factory=time.perf_counter)
     events: asyncio.Queue[Tokens | EngineError] = field(default_factory=asyncio.Queue)
 
     def send(self, event: Tokens | EngineError) -> None:
-        """Called on the engine's thread; a loop that is gone wants nothing."""
+        """Any thread may call it; a loop that is gone wants nothing."""
         try:
             self.loop.call_soon_threadsafe(self.events.put_nowait, event)
         except RuntimeError:
@@ -54,48 +62,91 @@ class Ticket:
 
 
 class EngineWorker:
-    """Runs `engine.step` while there is work, sleeps while there is none."""
+    """Runs `engine.step` while there is work, sleeps while there is none.
 
-    # A step of a large prompt chunk takes seconds on a small CPU; longer is a hang.
-    STALL_S = 60.0
+    max_queue: works that may be in flight beyond the number of slots, None for any number.
+    stall_s: a busy engine that gives no sign of life for so long counts as hung. One is given with
+    every layer of a forward pass, so that a long prompt on a slow machine is no hang.
+    """
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, engine: Engine, max_queue: int | None = None, stall_s: float = 5.0) -> None:
+        self.engine, self.max_queue, self.stall_s = engine, max_queue, stall_s
+        self.metrics = ServerMetrics(engine)
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        # Of the works in flight, by identity: from submission to the end that the engine knows of.
         self._tickets: dict[int, Ticket] = {}
+        self._lock = threading.Lock()  # holds _tickets and _fault
         self._fault: str | None = None
+        self._draining = False
         self._busy_since: float | None = None
         self._thread = threading.Thread(target=self._run, name="ddtree-engine", daemon=True)
+
+    @property
+    def in_flight(self) -> int:
+        """Works submitted and not over."""
+        return len(self._tickets)
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether new work is refused because the server shuts down."""
+        return self._draining
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """End the thread after its current step; requests in flight get an error."""
+    def drain(self) -> None:
+        """Refuse new work from here on; what is in flight goes on. Safe in a signal handler."""
+        self._draining = True
+
+    def cancel_all(self) -> None:
+        """Tell everything in flight that the server shuts down, whatever the engine is doing."""
+        with self._lock:
+            tickets = list(self._tickets.values())
+        for ticket in tickets:
+            ticket.send(EngineError(_SHUTTING_DOWN))
+            self.abort(ticket)
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """End the thread after its current step; requests in flight get an error. A step that
+        takes longer than `timeout_s` is left behind: a hang must not keep the process."""
         self._commands.put(None)
-        self._thread.join()
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            _LOG.error("the engine hangs in a step and is left behind")
 
     def submit(self, work: Request | ScoreJob) -> Ticket:
-        """Queue work made by `engine.make_request` or `make_score`; call on an event loop."""
-        ticket = Ticket(work, asyncio.get_running_loop())
+        """`submit_all` for one."""
+        return self.submit_all([work])[0]
+
+    def submit_all(self, works: Sequence[Request | ScoreJob]) -> list[Ticket]:
+        """Queue works made by `engine.make_request` or `make_score`, all or none of them; call on
+        an event loop.
+
+        EngineError if nothing can be served any more, OverloadedError if the queue has no room,
+        RequestError if it never has so much.
+        """
+        loop = asyncio.get_running_loop()
+        tickets = tuple(Ticket(work, loop) for work in works)
+        with self._lock:
+            self._check_open(len(works))
+            self._tickets |= {id(ticket.work): ticket for ticket in tickets}
 
         def add() -> None:
-            if self._fault is not None:
-                ticket.send(EngineError(self._fault))
-                return
-            self._tickets[id(work)] = ticket
-            self.engine.enqueue(work)
+            for ticket in tickets:
+                if id(ticket.work) in self._tickets:  # a fault in between has ended it
+                    self.engine.enqueue(ticket.work)
 
         self._commands.put(add)
-        return ticket
+        return list(tickets)
 
     def abort(self, ticket: Ticket) -> None:
         """End a request early; nothing happens if it is over."""
 
         def drop() -> None:
-            if self._tickets.pop(id(ticket.work), None) is not None and self._fault is None:
+            if self._tickets.get(id(ticket.work)) is ticket:
                 self.engine.abort(ticket.work)
+                self._end(ticket, "abort")
 
         self._commands.put(drop)
 
@@ -103,17 +154,42 @@ class EngineWorker:
         """Why the engine can't be relied on, None if it can."""
         if self._fault is not None:
             return self._fault
+        if self._draining:
+            return _SHUTTING_DOWN
+        if self._thread.ident is not None and not self._thread.is_alive():
+            return "the engine's thread has ended"
         since = self._busy_since
-        if since is not None and time.monotonic() - since > self.STALL_S:
-            return f"the engine has been in one step for {time.monotonic() - since:.0f} s"
+        if since is not None:
+            silent = time.monotonic() - max(since, self.engine.pulse.at)
+            if silent > self.stall_s:
+                return f"the engine hangs: no sign of life for {silent:.1f} s"
         return None
+
+    def _check_open(self, count: int) -> None:
+        """Raise unless `count` more works can be taken."""
+        if self._fault is not None:
+            raise EngineError(self._fault)
+        if self._draining:
+            raise EngineError(_SHUTTING_DOWN)
+        if self.max_queue is None:
+            return
+        room = self.engine.config.slots + self.max_queue
+        if count > room:
+            raise RequestError(
+                "n", f"asks for {count} answers at once, this server takes {room}; ask for fewer"
+            )
+        if len(self._tickets) + count > room:
+            raise OverloadedError(
+                f"the queue is full: {len(self._tickets)} requests are in flight and {count} more "
+                f"would exceed {room} (slots and max_queue together); try again later"
+            )
 
     def _run(self) -> None:
         """Serve until told to stop; after a fault go on answering, with the fault."""
-        while self._take_commands():
-            if self.engine.is_idle:
-                continue
+        while True:
             try:
+                if not self._take_commands():
+                    return
                 self._step()
             except Exception as error:  # noqa: BLE001 - whatever it is, requests must hear of it
                 _LOG.exception("the engine stopped")
@@ -121,36 +197,46 @@ class EngineWorker:
 
     def _take_commands(self) -> bool:
         """Run queued commands, waiting for one if there is nothing else to do; False to end."""
-        block = self._fault is not None or self.engine.is_idle
         while True:
+            idle = self._fault is not None or self.engine.is_idle
+            if idle:
+                self._busy_since = None
+            elif self._busy_since is None:
+                self._busy_since = time.monotonic()
             try:
-                command = self._commands.get(block=block)
+                command = self._commands.get(block=idle)
             except queue.Empty:
                 return True
             if command is None:
-                self._fail("the server is shutting down")
-                while not self._commands.empty():
-                    late = self._commands.get()
-                    if late is not None:
-                        late()
+                self._fail(_SHUTTING_DOWN)
                 return False
-            command()
-            block = self._fault is not None or self.engine.is_idle
+            if self._fault is None:
+                command()
 
     def _step(self) -> None:
-        self._busy_since = time.monotonic()
+        """One step of the engine. What it gained is counted before it is told, so that who has an
+        answer finds it in the metrics."""
         for progress in self.engine.step():
-            work = progress.work
-            ticket = self._tickets.get(id(work))
+            ticket = self._tickets.get(id(progress.work))
+            if ticket is None:
+                continue
+            self.metrics.gained(progress.work, len(progress.tokens), ticket.submitted_s)
             if progress.finished:
-                self._tickets.pop(id(work), None)
-            if ticket is not None:
-                ticket.send(Tokens(progress.tokens, progress.finished))
-        self._busy_since = None
+                self._end(ticket)
+            ticket.send(Tokens(progress.tokens, progress.finished))
 
     def _fail(self, reason: str) -> None:
-        self._fault = self._fault or reason
+        """End everything in flight with an error and take nothing more."""
+        with self._lock:
+            self._fault = self._fault or reason
+            tickets = list(self._tickets.values())
         self._busy_since = None
-        for ticket in self._tickets.values():
+        for ticket in tickets:
+            self._end(ticket, "error")
             ticket.send(EngineError(reason))
-        self._tickets.clear()
+
+    def _end(self, ticket: Ticket, how: str | None = None) -> None:
+        """`how` as in `ServerMetrics.ended`."""
+        with self._lock:
+            del self._tickets[id(ticket.work)]
+        self.metrics.ended(ticket.work, how, ticket.submitted_s)
