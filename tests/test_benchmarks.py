@@ -82,6 +82,16 @@ def test_builder_cost(tmp_path):
 
 
 @pytest.mark.model
+def test_long_context(tmp_path, smollm2):
+    """Here the context's end is a configured one; the script's default is the target's own."""
+    out = tmp_path / "long.json"
+    result = run("long_context.py", out, "--context", "150", "--windows", "64")
+    assert result["passed"]
+    assert [cell["generated"] for cell in result["cells"]] == [[40, 2, 1, 48]] * 4
+    assert all("150" in reason for reason in result["refused"].values())
+
+
+@pytest.mark.model
 def test_draft_window(tmp_path, smollm2):
     cells = run("draft_window.py", tmp_path / "window.json", "--quick")["cells"]
     held = {(c["window"], c["context"]): c["drafter_cache_bytes"] for c in cells}
@@ -113,7 +123,7 @@ def test_prefill_interleave(tmp_path, smollm2):
 
 def test_soak(tmp_path):
     result = run(
-        "soak.py", tmp_path / "soak.json", *("--seconds", "20", "--prompts", "10", "--bound", "60")
+        "soak.py", tmp_path / "soak.json", *("--seconds", "60", "--prompts", "10", "--bound", "20")
     )
     assert result["passed"], result["faults"]
     assert set(result["answers"]) == set(soak_module("soak_cases").WEIGHTS)

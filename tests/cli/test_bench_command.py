@@ -108,6 +108,8 @@ def test_serve_command_line(tmp_path: Path) -> None:
         "--host": "127.0.0.1",
         "--dtype": "bfloat16",
         "--slots": "4",
+        "--max-stall-ms": "0",
+        "--shutdown-timeout": "3",
         "--max-budget": "64",
         "--max-topk": "8",
     }

@@ -45,6 +45,7 @@ CHECKS = (
     battery.check_windows,
     engine.check_output,
     engine.check_plain_output,
+    engine.check_gap_output,
     engine.check_sliding_output,
     engine.check_trees,
     engine.check_acceptance,

@@ -65,5 +65,5 @@ class PackedPlan:
                 attn_mask=segment.mask(layer.window, heads // groups, q),
                 scale=layer.scale,
             )
-            outputs.append(attended.view(1, heads, segment.count, dim))
+            outputs.append(attended.reshape(1, heads, segment.count, dim))
         return torch.cat(outputs, 2).transpose(1, 2)
