@@ -85,7 +85,7 @@ def launch_plan(args, chunk, stall, folder) -> LaunchPlan:
     command = [sys.executable, "-m", "ddtree", "serve", "--model", str(paths.target)]
     command += ["--drafter", str(paths.drafter), "--dtype", args.dtype, "--device", args.device]
     command += ["--port", str(port), "--prefill-chunk", str(chunk)]
-    command += ["--max-stall-ms", stall] if stall else []
+    command += ["--max-stall-ms", stall or "0"]
     return LaunchPlan(command, os.environ, "127.0.0.1", port, folder / "server.log")
 
 
