@@ -5,7 +5,7 @@ import torch
 
 from ddtree.core import Candidates, LevelwiseBuilder, layout_tree
 from ddtree.engine import Engine, EngineConfig, SamplingParams, Speculation
-from ddtree.engine.plan import _cut_spans, verify_plan
+from ddtree.engine.plan import Place, _cut_spans, verify_plan
 from ddtree.engine.pool import KVPool, Runs
 from support.drafts import with_drafts
 from support.reference import draw_prompt
@@ -67,15 +67,16 @@ def test_every_row_s_logits_equal_its_own_chain(target):
     tree = LevelwiseBuilder(9, 3, 4, torch.device("cpu"))(candidates, budgets, topks)
     prefixes = [torch.randint(61, (n,)).tolist() for n in (3, 17, 8)]
     engine = Engine(target, None, EngineConfig(slots=3, max_context=64))
-    bases = [slot * engine.sizes.longest for slot in range(3)]
-    for base, prefix in zip(bases, prefixes, strict=True):
+    size = engine.sizes.longest
+    places = [Place(slot * size, size) for slot in range(3)]
+    for place, prefix in zip(places, prefixes, strict=True):
         context = engine.make_request(prefix)
-        context.base = base
+        context.base, context.room = place.base, place.room
         engine.loop.extend(context, prefix)
     roots, lengths = torch.tensor([7, 0, 3]), [3, 17, 8]
     rows = layout_tree(tree, roots, torch.tensor(lengths))
     with torch.inference_mode():
-        plan = verify_plan(engine.pool, bases, lengths, rows)
+        plan = verify_plan(engine.pool, places, lengths, rows)
         logits = target.head(target.forward(rows.ids, rows.positions, plan)[0])
         for b, prefix in enumerate(prefixes):
             for row in range(int(tree.counts[b]) + 1):
@@ -98,11 +99,11 @@ def test_a_sibling_s_token_moves_no_other_row(target):
         tree = builder(candidates, torch.tensor([4]), torch.tensor([2]))
         engine = Engine(target, None, EngineConfig(slots=1, max_context=32))
         context = engine.make_request([1, 2, 3])
-        context.base = 0
+        context.base, context.room = 0, 64
         engine.loop.extend(context, [1, 2, 3])
         rows = layout_tree(tree, torch.tensor([4]), torch.tensor([3]))
         with torch.inference_mode():
-            plan = verify_plan(engine.pool, [0], [3], rows)
+            plan = verify_plan(engine.pool, [Place(0, 64)], [3], rows)
             rows_of.append(target.head(target.forward(rows.ids, rows.positions, plan)[0])[0])
     changed = (tree.tokens[0] == 12).nonzero()[0].item() + 1
     under = {changed} | {n + 1 for n in range(4) if int(tree.parents[0, n]) == changed}
@@ -119,13 +120,18 @@ def test_a_sibling_s_token_moves_no_other_row(target):
         ([0, 100, 200], [900, 10, 20], [(0, 1, 0, 0, 900), (1, 3, 100, 100, 20)]),
         # Not ascending, as slots of the drafter's rings may come.
         ([100, 0, 200], [10, 10, 10], [(0, 1, 100, 0, 10), (1, 3, 0, 200, 10)]),
-        # A span may not read past the pool's end, even if nobody sees what is there.
-        ([0, 700], [400, 290], [(0, 1, 0, 0, 400), (1, 2, 700, 0, 290)]),
     ],
 )
 def test_spans_follow_bases_and_lengths(bases, reads, expected):
-    spans = _cut_spans(bases, reads, 1000)
+    spans = _cut_spans([Place(base, 1000) for base in bases], reads)
     assert [(s.first, s.last, s.base, s.stride, s.columns) for s in spans] == expected
+
+
+def test_no_span_reads_outside_a_run():
+    """A longer neighbour's columns would lie in somebody else's cells."""
+    places = [Place(0, 100), Place(100, 100), Place(200, 300), Place(500, 300)]
+    spans = _cut_spans(places, [90, 100, 101, 300])
+    assert [(s.first, s.last, s.columns) for s in spans] == [(0, 2, 100), (2, 4, 300)]
 
 
 def test_gaps_between_slots_and_unlike_lengths(target):

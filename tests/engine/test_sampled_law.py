@@ -92,6 +92,7 @@ class Prefilled:
     """The prompt's keys, in the first cells."""
 
     base: int = 0
+    room: int = 16
     length: int = 0
 
 
@@ -103,7 +104,7 @@ def draw(settings, propose, speculation):
         [propose_once(propose, tuple(r.output)) for r in requests]
     )
     with torch.inference_mode():
-        hidden = engine.loop.prefill([(Prefilled(), PROMPT)])[None]
+        hidden = engine.loop.prefill([(Prefilled(), PROMPT)]).hidden[None]
         cells = torch.arange(len(PROMPT))
         slots = torch.arange(AT_ONCE)[:, None] * engine.sizes.longest
         engine.pool.move(cells.repeat(AT_ONCE), (slots + cells).flatten())
@@ -132,7 +133,8 @@ def decode(engine, requests, first):
     """What `Engine.step` does, with one prefill for all."""
     for slot, request in enumerate(requests):
         request.slot, request.length = slot, len(PROMPT)
-        request.base = slot * engine.sizes.longest
+        request.room = engine.sizes.longest
+        request.base = slot * request.room
         if request.sampling.has_edits:
             request.edits = choosing.make_edits(request.sampling, PROMPT, request.stop_ids, VOCAB)
     with torch.inference_mode():

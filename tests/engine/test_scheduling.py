@@ -1,5 +1,6 @@
 """Admission, runs of cells, prompts side by side: who gets what, and nothing lost."""
 
+import contextlib
 import itertools
 import random
 from dataclasses import dataclass
@@ -252,29 +253,75 @@ def test_every_way_of_ending_gives_all_back(target, cache_tokens, count, least):
     assert all(number > least for wish, number in seen.items() if "prefilling" not in wish), seen
 
 
-def test_a_broken_request_leaves_nothing_behind(target):
-    """A target that gives NaN for one request: who comes next into its cells, beside a longer
-    neighbour whose columns are read along, decodes what it would alone."""
-    drawn = [draw_prompt(target, n, COUNT, seed=n) for n in (6, 25)]
-    engine = Engine(target, tiny_drafter(target), EngineConfig(slots=2, max_context=64))
-    # Drafts of its own could hold the poison.
-    outputs = {tuple(prompt): output for prompt, output in drawn}
-    with_drafts(engine, oracle(outputs, 4, target.shape.vocab_size))
-    used = {token for prompt, output in drawn for token in prompt + output}
-    poisoned = next(i for i in range(60, 5, -1) if i not in used)
+@contextlib.contextmanager
+def poisoned(target, token):
+    """While open, this token's embedding is no number."""
 
     def embed(module, args, out):
-        out[args[0] == poisoned] = float("nan")
+        out[args[0] == token] = float("nan")
         return out
 
     handle = target._embedding.register_forward_hook(embed)
     try:
-        bad = engine.submit([poisoned] * 30, SamplingParams(COUNT), TREE)
+        yield
+    finally:
+        handle.remove()
+
+
+def engine_without_poison(target, drawn, **config):
+    """Drafts are the true texts, which hold no poison, and a token that is in none of them."""
+    engine = Engine(target, tiny_drafter(target), EngineConfig(**config))
+    outputs = {tuple(prompt): output for prompt, output in drawn}
+    with_drafts(engine, oracle(outputs, 4, target.shape.vocab_size))
+    used = {token for prompt, output in drawn for token in prompt + output}
+    return engine, next(i for i in range(60, 5, -1) if i not in used)
+
+
+def test_a_broken_request_leaves_nothing_behind(target):
+    """A target that gives NaN for one request: who comes next into its cells, beside a longer
+    neighbour whose columns are read along, decodes what it would alone."""
+    drawn = [draw_prompt(target, n, COUNT, seed=n) for n in (6, 25)]
+    engine, poison = engine_without_poison(target, drawn, slots=2, max_context=64)
+    with poisoned(target, poison):
+        bad = engine.submit([poison] * 30, SamplingParams(COUNT), TREE)
         run(engine)
         assert bad.finish_reason == "error"
+        assert bool(engine.pool._cells.isfinite().all())
         assert bool(engine.drafting.pool._cells.isfinite().all())
         good = [engine.submit(prompt, SamplingParams(COUNT), TREE) for prompt, _ in drawn]
         run(engine)
         assert [r.output for r in good] == [output for _, output in drawn]
-    finally:
-        handle.remove()
+
+
+def test_a_broken_prompt_ends_with_the_chunk_that_broke(target):
+    """Not when it is all there, and its neighbours in the pass and the pool go on."""
+    drawn = [draw_prompt(target, n, COUNT, seed=n) for n in (6, 25)]
+    engine, poison = engine_without_poison(
+        target, drawn, slots=3, max_context=100, prefill_chunk=30, cache_tokens=400
+    )
+    with poisoned(target, poison):
+        first = engine.submit(drawn[0][0], SamplingParams(COUNT), TREE)
+        bad = engine.submit([1] * 5 + [poison] + [1] * 60, SamplingParams(COUNT), TREE)
+        last = engine.submit(drawn[1][0], SamplingParams(COUNT), TREE)
+        run(engine)
+    assert (bad.finish_reason, bad.output) == ("error", [])
+    assert bad.length < len(bad.prompt)
+    assert [first.output, last.output] == [output for _, output in drawn]
+    job = engine.make_score([1, 2, poison, 3, 4], 4)
+    engine.enqueue(job)
+    with poisoned(target, poison):
+        run(engine)
+    assert "NaN" in job.error
+    assert bool(engine.pool._cells.isfinite().all())
+
+
+def test_scoring_jobs_take_turns(target):
+    engine = Engine(target, None, EngineConfig(slots=2, max_context=64))
+    jobs = [engine.make_score(list(range(20)), 4) for _ in range(2)]
+    for job in jobs:
+        engine.enqueue(job)
+    for _ in range(20):
+        engine.step()
+        assert abs(len(jobs[0].scores) - len(jobs[1].scores)) <= 1
+    run(engine)
+    assert jobs[0].scores == jobs[1].scores

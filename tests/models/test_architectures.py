@@ -6,7 +6,7 @@ import transformers
 
 from ddtree.core import causal_rows
 from ddtree.engine import Engine, EngineConfig, SamplingParams, Speculation
-from ddtree.engine.plan import verify_plan
+from ddtree.engine.plan import Place, verify_plan
 from ddtree.errors import ModelError
 from ddtree.models.attention import attend_through_plan
 from ddtree.models.target import Target
@@ -79,7 +79,7 @@ def test_features_are_layer_outputs_before_the_final_norm():
         handle.remove()
     engine = Engine(target, None, EngineConfig(slots=1, max_context=16))
     rows = causal_rows(ids, torch.arange(7)[None])
-    plan = verify_plan(engine.pool, [0], [0], rows)
+    plan = verify_plan(engine.pool, [Place(0, 16)], [0], rows)
     _, features = target.forward(rows.ids, rows.positions, plan, features=True)
     expected = torch.cat([out[0] if isinstance(out, tuple) else out for out in seen], -1)
     torch.testing.assert_close(features, expected, atol=5e-5, rtol=0)

@@ -105,3 +105,32 @@ def test_min_tokens_arms_stops():
         stream = TextStream(byte_tokenizer(), (), ["b"], least)
         outcomes.append((stream.push(ids) + stream.finish(), stream.stopped))
     assert outcomes == [("a", True), ("a", True), ("aba", True), ("aba", True), ("abab", False)]
+
+
+def test_bytes_that_are_no_text_cost_no_more_the_longer_they_go_on():
+    """What is decoded again stays short, and the text is the ids' own."""
+    tokenizer, sizes = byte_tokenizer(), []
+
+    class Watched:
+        def decode(self, ids, **options):
+            sizes.append(len(ids))
+            return tokenizer.decode(ids, **options)
+
+    ids = [0x80] * 300 + list("🙂é".encode()) + [0xF0, 0x9F] * 100 + [0xC3, 0xA9, 0xC3] * 50
+    stream = TextStream(Watched())
+    assert stream.push(ids) + stream.finish() == tokenizer.decode(ids)
+    assert max(sizes) < 50
+
+
+@given(
+    st.lists(st.sampled_from([0x61, 0x80, 0xC3, 0xA9, 0xF0, 0x9F, 0x99, 0x82, 0xFF]), max_size=80)
+)
+def test_any_bytes_stream_as_they_decode(ids):
+    tokenizer = byte_tokenizer()
+    stream = TextStream(tokenizer)
+    assert stream.push(ids) + stream.finish() == tokenizer.decode(ids)
+
+
+def test_a_character_that_begins_in_the_prompt_is_not_lost():
+    stream = TextStream(byte_tokenizer(), [0x61, 0xC3])
+    assert stream.push([0xA9, 0x62]) + stream.finish() == "éb"

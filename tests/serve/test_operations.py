@@ -248,7 +248,8 @@ def test_a_client_that_stops_reading_is_given_up(impatient):
 
 
 def test_endless_patience_is_seen():
-    bug = Mutation("no end", "ddtree.serve.running", (("self.transport.abort()", "pass"),), ())
+    edit = ("        else:\n            self.transport.abort()", "        else:\n            pass")
+    bug = Mutation("no end", "ddtree.serve.protocol", (edit,), ())
     with planted(bug), listener() as sock, operated(settings=IMPATIENT, sockets=[sock]) as server:
         with pytest.raises(AssertionError):
             check_given_up(server)
@@ -269,6 +270,45 @@ def test_an_answer_nobody_fetches_is_given_up(impatient):
         wait_until(lambda: impatient.works and impatient.worker.in_flight == 0)
         assert [work.finish_reason for work in impatient.works] == ["length"] * 3
         wait_until(lambda: connections(impatient, client) == 0)
+
+
+@pytest.mark.parametrize("said", [b"", b"POST /v1/comp", b"GET /health HTTP/1.1\r\nhost: x\r\n"])
+def test_a_client_that_says_half_of_what_it_wants_is_given_up(impatient, said):
+    with socket.create_connection(("127.0.0.1", impatient.port)) as client:
+        client.sendall(said)
+        client.settimeout(10)
+        assert client.recv(1) == b""
+
+
+def test_a_client_that_takes_its_time_between_requests(impatient):
+    """A second request on a connection, after a pause and in two halves."""
+    request = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", impatient.port)) as client:
+        client.settimeout(10)
+        for part in (request, request[:9], request[9:]):
+            client.sendall(part)
+            answer = b""
+            while part != request[:9] and not answer.endswith(b"}"):
+                answer += client.recv(4096)
+            assert not answer or answer.startswith(b"HTTP/1.1 200")
+            time.sleep(IMPATIENT.write_timeout_s / 3)
+
+
+def test_calls_that_fail_in_the_server_are_counted(impatient):
+    """500 is made outside of what counts refusals."""
+    impatient.worker.engine.maker.make_request = lambda *_: 1 / 0
+    try:
+        assert ask(impatient.url, COMPLETIONS, BODY).status == 500
+    finally:
+        del impatient.worker.engine.maker.make_request
+    assert impatient.metrics()["ddtree_requests_refused_total/500"] == 1
+
+
+def test_a_call_larger_than_the_server_names_what_asks_for_so_many():
+    with operated(max_queue=2) as server:
+        for fields, param in (({"n": 7, "temperature": 1}, "n"), ({"prompt": ["a"] * 7}, "prompt")):
+            reply = ask(server.url, COMPLETIONS, BODY | fields)
+            assert (reply.status, reply.json["error"]["param"]) == (400, param)
 
 
 def test_a_slow_reader_gets_everything(impatient):

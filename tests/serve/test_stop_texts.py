@@ -36,7 +36,7 @@ PLANTED = [
     Mutation(
         "characters are split",
         "ddtree.models.text",
-        (("whole = text.rstrip(_INCOMPLETE)", "whole = text"),),
+        (("certain = len(text.rstrip(_INCOMPLETE))", "certain = len(text)"),),
         (checks.check_characters_are_never_split,),
         checks.check_echo_opens_the_text,
     ),

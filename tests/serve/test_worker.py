@@ -85,6 +85,8 @@ def test_a_fault_reaches_running_queued_and_later_requests(worker):
     asyncio.run(run())
     assert "out of memory" in worker.problem()
     assert worker.in_flight == 0
+    use = worker.engine.cache_use()
+    assert (use.free_slots, use.free_cells) == (use.slots, use.cells)
     worker.stop()
 
 

@@ -21,6 +21,7 @@ from ddtree.cli.options import (
     expand,
     parse_window,
 )
+from ddtree.errors import ConfigError
 
 if TYPE_CHECKING:
     from ddtree.engine import LoadedEngine
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ddtree.serve.running import ServeSettings
 
 _ENGINE, _HTTP = "Engine", "HTTP"
+_KEY_VARIABLE = "DDTREE_API_KEY"
 SlotsOption = Annotated[
     int, typer.Option(help="Requests decoded at once.", rich_help_panel=_ENGINE)
 ]
@@ -74,7 +76,7 @@ PortOption = Annotated[
 KeyOption = Annotated[
     list[str] | None,
     typer.Option(
-        envvar="DDTREE_API_KEY",
+        envvar=_KEY_VARIABLE,
         help="Key that clients must send, repeatable; DDTREE_API_KEY in the environment keeps it "
         "out of process lists. Default: none is asked for.",
         rich_help_panel=_HTTP,
@@ -154,13 +156,23 @@ def serve(
         draft_window=parse_window(draft_window),
         coupled_drafting=coupled_drafting,
     )
-    guards = Guards(tuple(api_key or ()), max_body_bytes)
+    guards = Guards(_keys(api_key), max_body_bytes)
     settings = ServeSettings(host, port, shutdown_timeout, write_timeout)
     paths = resolve_model(model, expand(drafter))
     typer.echo(f"loading {paths.name} ...", err=True)
     overrides = drafter_overrides(window_kind, draft_causal)
     loaded = load_engine(paths, dtype=dtype, device=device, config=config, overrides=overrides)
     _run(loaded, _resolved(loaded, dtype, device), max_queue, guards, settings)
+
+
+def _keys(given: list[str] | None) -> tuple[str, ...]:
+    """Keys that open the server; ConfigError where one was meant and none is there."""
+    if not given and _KEY_VARIABLE in os.environ:
+        raise ConfigError(
+            f"{_KEY_VARIABLE}: is empty, which would let anybody in; give it a key, or unset it to "
+            "ask for none"
+        )
+    return tuple(given or ())
 
 
 def _run(

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from ddtree.engine.choosing import make_edits
@@ -253,6 +254,8 @@ class Engine:
             self._clear(job)
         if job.finished:
             self._release(job)
+        else:
+            self.scheduler.rotate(job)
         return Progress(job, (), job.finished)
 
     def _prefill(self, prompts: Sequence[Request], allowance: int) -> list[Progress]:
@@ -262,15 +265,20 @@ class Engine:
         if not chunks:
             return []
         start = time.perf_counter()
-        hidden = self.loop.prefill(chunks)
+        part = self.loop.prefill(chunks)
         self._pacer.record(sum(len(ids) for _, ids in chunks), time.perf_counter() - start)
-        rows = [row for row, (request, _) in enumerate(chunks) if not request.remaining]
-        through = [chunks[row][0] for row in rows]
-        for request in through:
-            self._prepare(request)
+        broken = [r for (r, _), sound in zip(chunks, part.sound, strict=True) if not sound]
+        progress = [self._fail(request, "target") for request in broken]
+        rows = [n for n, (r, _) in enumerate(chunks) if not r.remaining and part.sound[n]]
+        return progress + self._first_tokens([chunks[row][0] for row in rows], part.hidden[rows])
+
+    def _first_tokens(self, through: Sequence[Request], hidden: Tensor) -> list[Progress]:
+        """Of requests whose prompt is all there, its last row's hidden states being [n, E]."""
         if not through:
             return []
-        firsts = self.loop.first_tokens(through, hidden[rows])
+        for request in through:
+            self._prepare(request)
+        firsts = self.loop.first_tokens(through, hidden)
         return [
             self._extend(request, [first.token], first.logprobs)
             if first.fault is None
@@ -330,7 +338,7 @@ class Engine:
 
     def _clear(self, work: Request | ScoreJob) -> None:
         """Zero what broken logits' owner wrote: a masked NaN would still spoil who comes next."""
-        self.pool.clear(work.base, self.scheduler.cells_of(work))
+        self.pool.clear(work.base, work.room)
         if self.drafting is not None:
             self.drafting.clear(work.slot)
 

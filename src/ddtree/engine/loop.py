@@ -29,7 +29,7 @@ from ddtree.core.coupling import coupled_candidates
 from ddtree.engine.choosing import choose, token_logprobs
 from ddtree.engine.drafting import Drafting
 from ddtree.engine.packing import PackedPlan, Segment
-from ddtree.engine.plan import verify_plan
+from ddtree.engine.plan import Place, verify_plan
 from ddtree.engine.pool import KVPool
 from ddtree.engine.request import Request, TokenLogprob
 from ddtree.engine.timing import Pulse, StageClock
@@ -38,9 +38,10 @@ from ddtree.models.target import Target
 
 
 class HasContext(Protocol):
-    """Something with keys in the pool, from cell `base` on."""
+    """Something with keys in the pool, in `room` cells from `base` on."""
 
     base: int
+    room: int
     length: int
 
 
@@ -69,6 +70,15 @@ class RoundResult:
     num_nodes: list[int]  # by row: draft nodes verified
     faults: dict[int, str]  # row -> whose logits could not be used, or "bans" that left no token
     stage_seconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Prefilled:
+    """After a pass over prompts: the hidden states [n, E] of each one's last row, and which of
+    them are numbers in all their rows."""
+
+    hidden: Tensor
+    sound: list[bool]
 
 
 @dataclass(frozen=True)
@@ -128,9 +138,8 @@ class RoundLoop:
         )
 
     @torch.inference_mode()
-    def prefill(self, chunks: Sequence[tuple[HasContext, Sequence[int]]]) -> Tensor:
-        """The next ids of several prompts in one pass; the hidden states [n, E] of each one's
-        last row."""
+    def prefill(self, chunks: Sequence[tuple[HasContext, Sequence[int]]]) -> Prefilled:
+        """The next ids of several prompts in one pass."""
         segments = [Segment(context.base, context.length, len(ids)) for context, ids in chunks]
         plan = PackedPlan(self.pool, segments)
         ids = torch.tensor([[i for _, chunk in chunks for i in chunk]], device=self.target.device)
@@ -144,7 +153,10 @@ class RoundLoop:
                 context.pending = features[0, end - count : end]
         if self.drafting is not None and fed:
             self.drafting.feed(fed)
-        return hidden[0, torch.tensor(ends, device=hidden.device) - 1]
+        last = hidden[0, torch.tensor(ends, device=hidden.device) - 1]
+        parts = hidden[0].isfinite().all(-1).tolist()
+        sound = [all(parts[end - n : end]) for n, end in zip(counts, ends, strict=True)]
+        return Prefilled(last, sound)
 
     @torch.inference_mode()
     def first_tokens(self, requests: Sequence[Request], hidden: Tensor) -> list[FirstToken]:
@@ -166,7 +178,7 @@ class RoundLoop:
         row = torch.tensor([ids], device=self.target.device)
         positions = context.length + torch.arange(row.shape[1], device=row.device)
         rows = causal_rows(row, positions[None])
-        plan = verify_plan(self.pool, [context.base], [context.length], rows)
+        plan = verify_plan(self.pool, [_place(context)], [context.length], rows)
         hidden, _ = self._forward(rows.ids, rows.positions, plan, features=False)
         context.length += row.shape[1]
         return hidden
@@ -226,9 +238,8 @@ class RoundLoop:
         self, requests: Sequence[Request], rows: VerifyRows
     ) -> tuple[Tensor, Tensor | None]:
         """Target logits [B, M, V] and features [B, M, F] of all rows."""
-        plan = verify_plan(
-            self.pool, [r.base for r in requests], [r.length for r in requests], rows
-        )
+        places = [_place(request) for request in requests]
+        plan = verify_plan(self.pool, places, [r.length for r in requests], rows)
         wanted = any(r.speculates for r in requests)
         hidden, features = self._forward(rows.ids, rows.positions, plan, features=wanted)
         return self.target.head(hidden), features
@@ -253,6 +264,10 @@ class RoundLoop:
             request.length += count + 1
             if request.speculates and features is not None:
                 request.pending = features[b, accepted.rows[b, : count + 1]]
+
+
+def _place(context: HasContext) -> Place:
+    return Place(context.base, context.room)
 
 
 def visited(flags: Tensor, accepted: Acceptance) -> Tensor:

@@ -2,7 +2,8 @@
 
 Batches are ragged and their runs of cells may have gaps, so rows are cut into spans: requests of
 similar length whose bases lie equally far apart, each span attended in one call over a view of the
-pool, without copying keys.
+pool, without copying keys. No request reads a cell outside its own run: what is masked there
+would still spoil its sums if it were no number.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,6 +23,14 @@ MAX_WASTED_COLUMNS = 512
 # (first row, last row exclusive, columns, window) -> [rows, S, columns] bool, or None where every
 # row sees every column.
 VisibleFn = Callable[[int, int, int, int | None], Tensor | None]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A request's run in the pool: its first cell, and how many there are."""
+
+    base: int
+    room: int
 
 
 @dataclass
@@ -44,22 +53,23 @@ class _Span:
 class AttentionPlan:
     """Attends B requests with S rows each.
 
-    bases: distinct; ascending ones share spans. reads: columns each request may see, its new rows
+    places: distinct; ascending ones share spans. reads: columns each request may see, its new rows
     included. writes: [B, S] column of every row. visible: see `VisibleFn`.
     """
 
     def __init__(
         self,
         pool: KVPool,
-        bases: Sequence[int],
+        places: Sequence[Place],
         reads: Sequence[int],
         writes: Tensor,
         visible: VisibleFn,
     ) -> None:
         self._pool = pool
         self._visible = visible
-        self._cells = (torch.tensor(bases, device=writes.device)[:, None] + writes).flatten()
-        self._spans = _cut_spans(bases, reads, pool.size)
+        bases = torch.tensor([place.base for place in places], device=writes.device)
+        self._cells = (bases[:, None] + writes).flatten()
+        self._spans = _cut_spans(places, reads)
 
     def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q [B, H, S, C], k and v [B, G, S, C] -> [B, S, H, C].
@@ -98,25 +108,25 @@ class AttentionPlan:
         return span.masks[window]
 
 
-def _cut_spans(bases: Sequence[int], reads: Sequence[int], size: int) -> list[_Span]:
-    """`size`: cells of the pool, past which no span may read."""
+def _cut_spans(places: Sequence[Place], reads: Sequence[int]) -> list[_Span]:
     spans: list[_Span] = []
-    for row, (base, columns) in enumerate(zip(bases, reads, strict=True)):
+    for row, (place, columns) in enumerate(zip(places, reads, strict=True)):
         if spans:
             span = spans[-1]
-            step = base - bases[row - 1]
+            step = place.base - places[row - 1].base
             apart = step if span.last - span.first == 1 else span.stride
             widest = max(span.columns, columns)
             wasted = widest - min(reads[span.first : row + 1])
-            if 0 < step == apart and wasted <= MAX_WASTED_COLUMNS and base + widest <= size:
+            fits = widest <= min(p.room for p in places[span.first : row + 1])
+            if 0 < step == apart and wasted <= MAX_WASTED_COLUMNS and fits:
                 span.last, span.stride, span.columns = row + 1, step, widest
                 continue
-        spans.append(_Span(row, row + 1, base, 0, columns))
+        spans.append(_Span(row, row + 1, place.base, 0, columns))
     return spans
 
 
 def verify_plan(
-    pool: KVPool, bases: Sequence[int], lengths: Sequence[int], rows: VerifyRows
+    pool: KVPool, places: Sequence[Place], lengths: Sequence[int], rows: VerifyRows
 ) -> AttentionPlan:
     """Plan for target rows: row i of request b goes to column lengths[b] + i and sees the
     committed columns and the rows that `rows.visible` names.
@@ -143,7 +153,7 @@ def verify_plan(
         )
         return seen & (positions[:, None] > rows.positions[first:last, :, None] - window)
 
-    return AttentionPlan(pool, bases, [n + size for n in lengths], writes, visible)
+    return AttentionPlan(pool, places, [n + size for n in lengths], writes, visible)
 
 
 @dataclass(frozen=True)
@@ -190,5 +200,5 @@ def draft_plan(
         return draft_visible(length[first:last], limits, ring, block, how)[:, :, :columns]
 
     writes = torch.arange(block, device=pool.device).expand(len(context.slots), -1)
-    bases = [slot * cells.size for slot in context.slots]
-    return AttentionPlan(pool, bases, [block + n for n in held], writes, visible)
+    places = [Place(slot * cells.size, cells.size) for slot in context.slots]
+    return AttentionPlan(pool, places, [block + n for n in held], writes, visible)

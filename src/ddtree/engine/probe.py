@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ddtree.core import VerifyRows, causal_rows
 from ddtree.engine.packing import PackedPlan, Segment
-from ddtree.engine.plan import verify_plan
+from ddtree.engine.plan import Place, verify_plan
 from ddtree.engine.pool import KVPool
 from ddtree.errors import ModelError
 from ddtree.models.drafter import Drafter
@@ -19,6 +19,8 @@ from ddtree.models.target import Target
 # Largest root mean square deviation allowed between our logits and the model's own, relative to
 # their spread. bfloat16 keeps 8 bits and the two paths round in different places.
 TOLERANCE = {torch.bfloat16: 0.1, torch.float32: 1e-3, torch.float64: 1e-4}
+
+_PLACE = Place(0, 16)  # beside which another prompt may stand in the pool
 
 
 def check_pair(target: Target, drafter: Drafter) -> None:
@@ -80,7 +82,7 @@ def _probe_siblings(target: Target, ids: Tensor) -> None:
         ).bool()
         positions = 4 + torch.tensor([[0, 1, 1, 2]], device=row.device)
         rows = VerifyRows(row, positions, visible, torch.ones_like(row, dtype=torch.bool))
-        hidden, _ = target.forward(row, positions, verify_plan(pool, [0], [4], rows))
+        hidden, _ = target.forward(row, positions, verify_plan(pool, [_PLACE], [4], rows))
         outputs.append(target.head(hidden)[0])
     if not torch.equal(outputs[0][[0, 2, 3]], outputs[1][[0, 2, 3]]):
         raise ModelError(
@@ -92,7 +94,9 @@ def _probe_siblings(target: Target, ids: Tensor) -> None:
 def _run(target: Target, pool: KVPool, length: int, ids: Tensor) -> Tensor:
     """Logits [S, V] of plain text appended at `length`."""
     rows = causal_rows(ids[None], length + torch.arange(len(ids), device=ids.device)[None])
-    hidden, _ = target.forward(rows.ids, rows.positions, verify_plan(pool, [0], [length], rows))
+    hidden, _ = target.forward(
+        rows.ids, rows.positions, verify_plan(pool, [_PLACE], [length], rows)
+    )
     return target.head(hidden)[0]
 
 

@@ -47,14 +47,14 @@ class TokenLogprob:
 class Request:
     """Mutable state, owned by the engine; callers read it.
 
-    `slot` is its ring in the drafter's cache, `base` its first cell in the target's; slot -1
-    holds neither. `length` counts tokens whose keys are in the pool; the root (the last generated
-    token) is not among them. `pending` holds target features of committed tokens that the drafter
-    has not been fed yet, for positions `length - len(pending)` and on: [n, F]. `seed` is the one
-    in use, drawn where the request named none. `text` follows the output where stop strings end
-    it. `edits` are those for the next token, None where logits are used as they are. `logprobs`
-    has one entry per output token if they were asked for, `ranks` one per round: the accepted
-    nodes' ranks among their depth's candidates.
+    `slot` is its ring in the drafter's cache; in the target's it has `room` cells from `base` on;
+    slot -1 holds neither. `length` counts tokens whose keys are in the pool; the root (the last
+    generated token) is not among them. `pending` holds target features of committed tokens that
+    the drafter has not been fed yet, for positions `length - len(pending)` and on: [n, F]. `seed`
+    is the one in use, drawn where the request named none. `text` follows the output where stop
+    strings end it. `edits` are those for the next token, None where logits are used as they are.
+    `logprobs` has one entry per output token if they were asked for, `ranks` one per round: the
+    accepted nodes' ranks among their depth's candidates.
     """
 
     number: int
@@ -69,6 +69,7 @@ class Request:
     text: TextStream | None = None
     slot: int = -1
     base: int = -1
+    room: int = 0
     length: int = 0
     output: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)

@@ -9,6 +9,9 @@ from ddtree.errors import RequestError
 
 # Best tokens whose log-probabilities a request may ask for, beside the chosen one's.
 MAX_LOGPROBS = 20
+# Every step compares its last tokens with all of them.
+MAX_BAD_WORDS, MAX_BAD_WORD_IDS = 1024, 64
+MAX_STOP_IDS = 1024
 SEED_BITS = 63
 _MOST = 2**SEED_BITS - 1
 
@@ -65,6 +68,14 @@ class SamplingParams:
                 _check_number(f"logit_bias[{token}]", value, -100.0, 100.0)
         if any(not isinstance(text, str) or not text for text in self.stop):
             raise RequestError("stop", f"got {list(self.stop)!r}, expected strings, none empty")
+        for name, most in (("bad_words", MAX_BAD_WORDS), ("stop_token_ids", MAX_STOP_IDS)):
+            if len(getattr(self, name)) > most:
+                raise RequestError(name, f"got {len(getattr(self, name))}, expected {most} at most")
+        longest = max(map(len, self.bad_words), default=0)
+        if longest > MAX_BAD_WORD_IDS:
+            raise RequestError(
+                "bad_words", f"got one of {longest} tokens, expected {MAX_BAD_WORD_IDS} at most"
+            )
         if any(len(word) == 0 for word in self.bad_words):
             raise RequestError("bad_words", "holds an empty sequence, which nothing can avoid")
 

@@ -54,6 +54,7 @@ class Scheduler:
                 return
             self.waiting.popleft()
             work.slot, work.base = self._free.pop(0), base
+            work.room = self._regions.taken(base)
             self.running.append(work)
 
     def remove(self, work: Work) -> None:
@@ -64,11 +65,12 @@ class Scheduler:
         self.running.remove(work)
         bisect.insort(self._free, work.slot)
         self._regions.give(work.base)
-        work.slot = work.base = -1
+        work.slot, work.base, work.room = -1, -1, 0
 
-    def cells_of(self, work: Work) -> int:
-        """Cells that running work holds, from its base on."""
-        return self._regions.taken(work.base)
+    def rotate(self, job: ScoreJob) -> None:
+        """Let a job stand behind the others that run."""
+        self.running.remove(job)
+        self.running.append(job)
 
     def holds(self, work: Work) -> bool:
         """Whether it waits or runs."""
@@ -84,5 +86,5 @@ class Scheduler:
         return sorted(past, key=lambda request: request.base)
 
     def scoring(self) -> list[ScoreJob]:
-        """Scoring jobs, oldest first."""
+        """Scoring jobs, the one that waits longest for its turn first."""
         return [job for job in self.running if isinstance(job, ScoreJob)]

@@ -15,6 +15,7 @@ from ddtree.records.scores import FAR, SampledScore
 
 # A kept token's edge is above 0, even on the edge itself.
 _ON_EDGE = 1e-30
+_NO_NUMBERS = "the target's logits hold NaN or infinity; scores would mean nothing"
 # Tokens that a filter dropped are listed if they are at most this far from its edge, in logits.
 _NEAR_EDGE = 0.5
 
@@ -50,6 +51,7 @@ class ScoreJob:
     stop_ids: frozenset[int] = frozenset()
     slot: int = -1
     base: int = -1
+    room: int = 0
     length: int = 0
     scores: list[Score] = field(default_factory=list)
     finished: bool = False
@@ -66,9 +68,11 @@ class ScoreJob:
         `finished` is set after the last."""
         if self.length < self.first:
             size = min(self.chunk, allowance, self.first - self.length)
-            hidden = loop.prefill([(self, self.ids[self.length : self.length + size])])
+            part = loop.prefill([(self, self.ids[self.length : self.length + size])])
+            if not all(part.sound):
+                raise EngineError(_NO_NUMBERS)
             if self.length == self.first:
-                self._score(loop, hidden[None])
+                self._score(loop, part.hidden[None])
         else:
             ids = self.ids[self.length : -1][: self.rows]
             self._score(loop, loop.extend(self, ids))
@@ -82,7 +86,7 @@ class ScoreJob:
         given = self.ids[self.first + len(self.scores) :][: len(logits)]
         total = torch.logsumexp(logits, -1)
         if not bool(total.isfinite().all()):
-            raise EngineError("the target's logits hold NaN or infinity; scores would mean nothing")
+            raise EngineError(_NO_NUMBERS)
         sampled = self._sampled(raw, given)
         best = torch.sort(logits, dim=-1, descending=True, stable=True)
         for row, token in enumerate(given):

@@ -11,6 +11,9 @@ from ddtree.errors import ModelError, RequestError
 _INCOMPLETE = "\ufffd"
 # Prompt ids to decode behind: enough to hold a whole character of several ids.
 _CONTEXT = 8
+# Bytes of a character in UTF-8 at most, each of which may be an id; and ids after which bytes that
+# make no character are given up.
+_LONGEST_CHARACTER, _PATIENCE = 4, 16
 
 
 class StopStrings:
@@ -80,7 +83,8 @@ class TextStream:
         # Decoding starts at an id behind which all text is out; enough of it is decoded again to
         # give the next ids their context.
         self._start, self._complete = 0, len(self._ids)
-        self._given = len(self._decode(self._ids))  # characters of what is decoded again
+        # Characters of what is decoded again; one that the prompt leaves open ends in the ids.
+        self._given = len(self._decode(self._ids).rstrip(_INCOMPLETE))
         self._stops = StopStrings(stops)
         self._unarmed = min_tokens
 
@@ -107,12 +111,18 @@ class TextStream:
         self._ids.append(token)
         self._unarmed -= 1
         text = self._decode(self._ids[self._start :])
-        whole = text.rstrip(_INCOMPLETE)
-        fresh = whole[self._given :]
-        self._given = max(self._given, len(whole))
-        if fresh and whole == text:
-            self._start, self._complete = self._complete, len(self._ids)
-            self._given = len(self._decode(self._ids[self._start :]))
+        certain = len(text.rstrip(_INCOMPLETE))
+        is_stuck = len(self._ids) - self._complete > _PATIENCE
+        if is_stuck:
+            # Bytes that are no text: what stands before a character's worth stays as it is.
+            certain = max(certain, len(text) - _LONGEST_CHARACTER)
+        fresh = text[self._given : certain]
+        self._given = max(self._given, certain)
+        if is_stuck or (fresh and certain == len(text)):
+            open_characters = len(text) - certain
+            behind = len(self._ids) - _PATIENCE // 2 if is_stuck else self._complete
+            self._start, self._complete = behind, len(self._ids)
+            self._given = len(self._decode(self._ids[behind:])) - open_characters
         return self._stops.push(fresh, armed=self._unarmed < 0)
 
     def _decode(self, ids: list[int]) -> str:

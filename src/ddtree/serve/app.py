@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -64,7 +65,9 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         worker.start()
         yield
-        await asyncio.to_thread(worker.stop)
+        # On a thread of its own: others may be busy with long texts.
+        with ThreadPoolExecutor(1) as stopping:
+            await asyncio.get_running_loop().run_in_executor(stopping, worker.stop)
 
     app = FastAPI(title="ddtree", version=__version__, lifespan=lifespan)
     app.router.route_class = JsonRoute
@@ -144,14 +147,17 @@ def _add_information(app: FastAPI, server: _Server) -> None:
 
 def _add_texts(app: FastAPI, server: _Server) -> None:
     @app.post("/tokenize", response_model=None, responses=describe(answers.Tokens, *_OF_A_BODY))
-    async def tokenize(body: TokenizeRequest) -> dict[str, Any]:
+    async def tokenize(body: TokenizeRequest) -> Response:
         """A text as token ids."""
         server.check_model(body.model)
-        ids = await asyncio.to_thread(
-            encode, server.tokenizer, body.prompt, add_special_tokens=body.add_special_tokens
-        )
-        limit = server.worker.engine.max_context
-        return {"tokens": ids, "count": len(ids), "max_model_len": limit}
+
+        def answer() -> Response:
+            ids = encode(server.tokenizer, body.prompt, add_special_tokens=body.add_special_tokens)
+            limit = server.worker.engine.max_context
+            return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": limit})
+
+        # A long list takes long to write, too.
+        return await asyncio.to_thread(answer)
 
     @app.post("/detokenize", response_model=None, responses=describe(answers.Text, *_OF_A_BODY))
     async def detokenize(body: DetokenizeRequest) -> dict[str, Any]:

@@ -77,7 +77,8 @@ class Choices:
 
     def start(self) -> None:
         """Submit the requests, all or none. Whoever starts them calls `abandon` in the end."""
-        tickets = self.worker.submit_all([choice.request for choice in self.items])
+        asking = "n" if self.per_prompt > 1 else "prompt"
+        tickets = self.worker.submit_all([choice.request for choice in self.items], asking)
         for choice, ticket in zip(self.items, tickets, strict=True):
             choice.ticket = ticket
 

@@ -13,7 +13,7 @@ from ddtree.errors import RequestError
 from ddtree.serve.choices import ChoiceMaker, Choices
 from ddtree.serve.completions import CHAT, COMPLETION, Answer, EventStream, Shape, Wishes
 from ddtree.serve.logprobs import TokenTexts
-from ddtree.serve.prompts import Prompt, banned_ids, read_chat, read_prompts
+from ddtree.serve.prompts import Prompt, TextLimit, banned_ids, read_chat, read_prompts
 from ddtree.serve.schema import (
     DEFAULT_MAX_TOKENS,
     MAX_CHOICES,
@@ -46,9 +46,12 @@ class Generation:
     def __init__(self, worker: EngineWorker, tokenizer: Tokenizer, model: str) -> None:
         self.worker, self.tokenizer, self.model = worker, tokenizer, model
         self.texts = TokenTexts(tokenizer)
+        self._limit = TextLimit(tokenizer, worker.engine.max_context)
 
     async def complete(self, call: Request, body: CompletionRequest) -> Response:
         """Answer /v1/completions."""
+        for text in body.texts():
+            self._limit.check("prompt", len(text))
         prompts = await asyncio.to_thread(read_prompts, self.tokenizer, body.prompt)
         if body.asks_for_scores():
             return await self._score(call, body, prompts)
@@ -61,6 +64,7 @@ class Generation:
         logprobs, context = body.num_logprobs(), self.worker.engine.max_context
         most = self._most_tokens("max_tokens", body.max_tokens, context)
         most = self._most_tokens("max_completion_tokens", body.max_completion_tokens, most)
+        self._limit.check("messages", sum(message.length for message in body.messages))
         prompt = await asyncio.to_thread(read_chat, self.tokenizer, body.messages)
         try:
             return await self._generate(call, body, Work([prompt], most, logprobs, CHAT))

@@ -125,13 +125,26 @@ class RefusalCount:
         self._app, self._metrics = app, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_counted = scope["type"] == "http" and scope["path"] not in OPEN_PATHS
+        if not is_counted:
+            await self._app(scope, receive, send)
+            return
+        begun = False
+
         async def watch(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] >= 400:
-                self._metrics.refused(message["status"])
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                if message["status"] >= 400:
+                    self._metrics.refused(message["status"])
             await send(message)
 
-        watched = scope["type"] == "http" and scope["path"] not in OPEN_PATHS
-        await self._app(scope, receive, watch if watched else send)
+        try:
+            await self._app(scope, receive, watch)
+        except Exception:
+            if not begun:  # answered outside of here
+                self._metrics.refused(500)
+            raise
 
 
 class _TooLargeError(Exception):

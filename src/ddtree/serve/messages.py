@@ -49,6 +49,11 @@ class ChatMessage(Strict):
     def _asks_for_nothing(cls, value: Any, info: ValidationInfo) -> Any:
         return check_neutral(info.field_name, value, NEUTRAL[str(info.field_name)])
 
+    @property
+    def length(self) -> int:
+        """Characters of its content."""
+        return len(self.for_template()["content"])
+
     def for_template(self) -> dict[str, str]:
         """As chat templates know it: parts of content are joined with nothing between them."""
         text = self.content

@@ -22,6 +22,24 @@ class Prompt:
         return decoded(tokenizer, self.ids) if self.text is None else self.text
 
 
+class TextLimit:
+    """Refuses a text that no encoding makes fit a context, before the work of encoding it."""
+
+    def __init__(self, tokenizer: Tokenizer, max_context: int) -> None:
+        # A vocabulary's entry is at least as long as the text it stands for.
+        self._characters = max_context * max(map(len, tokenizer.get_vocab()))
+        self._max_context = max_context
+
+    def check(self, field: str, characters: int) -> None:
+        """RequestError that names `field`."""
+        if characters > self._characters:
+            raise RequestError(
+                field,
+                f"has {characters} characters, which are more than {self._max_context} tokens "
+                "whatever they say; the context has no more",
+            )
+
+
 def read_prompts(
     tokenizer: Tokenizer, prompt: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
 ) -> list[Prompt]:

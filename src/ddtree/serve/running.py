@@ -1,15 +1,15 @@
 """The process around the app: uvicorn, a shutdown that lets requests end, impatience with clients
 that stop reading."""
 
-import asyncio
+import functools
 import time
 from dataclasses import dataclass
 from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from ddtree.serve.protocol import ImpatientProtocol
 from ddtree.serve.worker import EngineWorker
 
 # Seconds for responses to be written once their requests have been cancelled.
@@ -43,7 +43,7 @@ class DrainingServer(uvicorn.Server):
                 port=settings.port,
                 log_level="warning",
                 ws="none",
-                http=_protocol(settings.write_timeout_s),
+                http=functools.partial(ImpatientProtocol, settings.write_timeout_s),  # type: ignore[arg-type]
                 timeout_graceful_shutdown=_FLUSH_S,
             )
         )
@@ -75,45 +75,3 @@ class DrainingServer(uvicorn.Server):
             return False
         self._worker.cancel_all()
         return True
-
-
-def _protocol(write_timeout_s: float) -> type[H11Protocol]:
-    """uvicorn's protocol, ending a connection whose client has taken nothing of what waits for it
-    for so long. The app sees a client that has left, and so its requests end."""
-
-    class ImpatientProtocol(H11Protocol):
-        _write_timer: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            # Whatever the system's own buffer has no room for makes the app wait.
-            transport.set_write_buffer_limits(high=0)
-
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            self._watch()
-
-        def resume_writing(self) -> None:
-            self._unwatch()
-            super().resume_writing()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._unwatch()
-            super().connection_lost(exc)
-
-        def _watch(self) -> None:
-            waiting = self.transport.get_write_buffer_size()
-            self._write_timer = self.loop.call_later(write_timeout_s, self._judge, waiting)
-
-        def _unwatch(self) -> None:
-            if self._write_timer is not None:
-                self._write_timer.cancel()
-                self._write_timer = None
-
-        def _judge(self, before: int) -> None:
-            if self.transport.get_write_buffer_size() < before:
-                self._watch()
-            else:
-                self.transport.abort()
-
-    return ImpatientProtocol

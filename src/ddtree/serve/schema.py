@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from ddtree.engine import SamplingParams, Speculation
-from ddtree.engine.sampling_params import MAX_LOGPROBS
+from ddtree.engine.sampling_params import MAX_LOGPROBS, MAX_STOP_IDS
 from ddtree.errors import RequestError
 from ddtree.serve.fields import (
     MAX_SEED,
@@ -46,6 +46,12 @@ DEFAULT_MAX_TOKENS = 16
 MAX_CHOICES = 128
 UNLIMITED = 2**31 - 1
 
+# Each is looked for as it stands and behind a space.
+MAX_BAD_WORDS, MAX_BAD_WORD_LENGTH = 256, 64
+BadWord = Annotated[StrictStr, Field(min_length=1, max_length=MAX_BAD_WORD_LENGTH)]
+# Characters of a text to be told in tokens, ids of one to be told in text.
+MAX_TEXT, MAX_IDS = 2**22, 2**20
+
 _TOKEN_ID = r"0|[1-9][0-9]{0,9}"
 
 
@@ -70,10 +76,10 @@ class GenerationFields(Unserved):
     logit_bias: dict[StrictStr, Annotated[Number, Field(ge=-100, le=100)]] | None = Field(
         None, json_schema_extra={"propertyNames": {"pattern": f"^({_TOKEN_ID})$"}}
     )
-    bad_words: list[Annotated[StrictStr, Field(min_length=1)]] | None = None
+    bad_words: Annotated[list[BadWord], Field(max_length=MAX_BAD_WORDS)] | None = None
     min_tokens: Annotated[StrictInt, Field(ge=0, le=UNLIMITED)] | None = None
     stop: StopString | StopList | None = None
-    stop_token_ids: Ids | None = None
+    stop_token_ids: Annotated[Ids, Field(max_length=MAX_STOP_IDS)] | None = None
     ignore_eos: StrictBool | None = None
     n: Annotated[StrictInt, Field(ge=1, le=MAX_CHOICES)] | None = None
     stream: StrictBool | None = None
@@ -146,9 +152,13 @@ def _form_of(prompt: object) -> str | None:
 
 PromptForms = Annotated[
     Annotated[StrictStr, Tag("text")]
-    | Annotated[list[StrictStr], Field(min_length=1), Tag("texts")]
+    | Annotated[list[StrictStr], Field(min_length=1, max_length=MAX_CHOICES), Tag("texts")]
     | Annotated[Ids, Field(min_length=1), Tag("ids")]
-    | Annotated[list[Annotated[Ids, Field(min_length=1)]], Field(min_length=1), Tag("lists")],
+    | Annotated[
+        list[Annotated[Ids, Field(min_length=1)]],
+        Field(min_length=1, max_length=MAX_CHOICES),
+        Tag("lists"),
+    ],
     Discriminator(
         _form_of,
         custom_error_type="prompt_form",
@@ -170,6 +180,11 @@ class CompletionRequest(GenerationFields):
     logprobs: Annotated[StrictInt, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     score_from: Annotated[StrictInt, Field(ge=1)] | None = None
     score_rows: Annotated[StrictInt, Field(ge=1)] | None = None
+
+    def texts(self) -> list[str]:
+        """Prompts that are texts."""
+        prompts = [self.prompt] if isinstance(self.prompt, str) else self.prompt
+        return [prompt for prompt in prompts if isinstance(prompt, str)]
 
     def asks_for_scores(self) -> bool:
         """Whether to score instead of generate; RequestError for a mixture of both."""
@@ -233,7 +248,7 @@ class TokenizeRequest(Body):
     """POST /tokenize."""
 
     model: StrictStr | None = None
-    prompt: StrictStr
+    prompt: Annotated[StrictStr, Field(max_length=MAX_TEXT)]
     add_special_tokens: StrictBool = True
 
 
@@ -241,7 +256,7 @@ class DetokenizeRequest(Body):
     """POST /detokenize."""
 
     model: StrictStr | None = None
-    tokens: Ids
+    tokens: Annotated[Ids, Field(max_length=MAX_IDS)]
 
 
 def _asks(value: object) -> bool:

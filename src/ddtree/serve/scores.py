@@ -46,7 +46,7 @@ class Scoring:
 
     def start(self) -> None:
         """Submit the jobs, all or none. Whoever starts them calls `abandon` in the end."""
-        self.tickets = self.worker.submit_all(self.jobs)
+        self.tickets = self.worker.submit_all(self.jobs, "prompt")
 
     def abandon(self) -> None:
         """End what is not over yet; nothing happens if all is."""

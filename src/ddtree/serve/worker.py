@@ -1,6 +1,7 @@
 """The engine on a thread of its own, and the bridge to asyncio."""
 
 import asyncio
+import contextlib
 import logging
 import queue
 import threading
@@ -119,17 +120,17 @@ class EngineWorker:
         """`submit_all` for one."""
         return self.submit_all([work])[0]
 
-    def submit_all(self, works: Sequence[Request | ScoreJob]) -> list[Ticket]:
+    def submit_all(self, works: Sequence[Request | ScoreJob], field: str = "n") -> list[Ticket]:
         """Queue works made by `engine.make_request` or `make_score`, all or none of them; call on
         an event loop.
 
         EngineError if nothing can be served any more, OverloadedError if the queue has no room,
-        RequestError if it never has so much.
+        RequestError, naming the `field` that asks for so many, if it never has.
         """
         loop = asyncio.get_running_loop()
         tickets = tuple(Ticket(work, loop) for work in works)
         with self._lock:
-            self._check_open(len(works))
+            self._check_open(len(works), field)
             self._tickets |= {id(ticket.work): ticket for ticket in tickets}
 
         def add() -> None:
@@ -165,7 +166,7 @@ class EngineWorker:
                 return f"the engine hangs: no sign of life for {silent:.1f} s"
         return None
 
-    def _check_open(self, count: int) -> None:
+    def _check_open(self, count: int, field: str) -> None:
         """Raise unless `count` more works can be taken."""
         if self._fault is not None:
             raise EngineError(self._fault)
@@ -176,7 +177,7 @@ class EngineWorker:
         room = self.engine.config.slots + self.max_queue
         if count > room:
             raise RequestError(
-                "n", f"asks for {count} answers at once, this server takes {room}; ask for fewer"
+                field, f"asks for {count} answers at once, this server takes {room}; ask for fewer"
             )
         if len(self._tickets) + count > room:
             raise OverloadedError(
@@ -232,6 +233,8 @@ class EngineWorker:
             tickets = list(self._tickets.values())
         self._busy_since = None
         for ticket in tickets:
+            with contextlib.suppress(Exception):  # whatever state the fault has left it in
+                self.engine.abort(ticket.work)
             self._end(ticket, "error")
             ticket.send(EngineError(reason))
 
