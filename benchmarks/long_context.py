@@ -5,7 +5,8 @@ Prompts leave 40, 2 and 1 tokens of the context; outputs run into its end and mu
 prompts also decode in one batch. A difference is followed up by the gap between the two tokens'
 logits, as in exactness.py.
 
-    python benchmarks/long_context.py --device cuda --out benchmarks/results/HARDWARE/long_context.json
+    python benchmarks/long_context.py --device cuda \\
+      --out benchmarks/results/HARDWARE/long_context.json
 """
 
 import sys
