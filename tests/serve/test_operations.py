@@ -157,23 +157,24 @@ def test_bodies_up_to_the_limit(narrow):
     assert len(ids(ask(narrow.url, COMPLETIONS, BODY))) == 5
 
 
+@contextlib.contextmanager
+def begun(server, rest):
+    """A completion call whose head ends in `rest`, and what of the body is in it."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=WAIT_S) as client:
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        client.sendall(head + rest)
+        yield client
+
+
 def test_a_declared_length_is_refused_unsent(narrow):
     """Who asks first, as curl does, is spared the sending."""
-    with socket.create_connection(("127.0.0.1", narrow.port), timeout=WAIT_S) as client:
-        client.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-            b"expect: 100-continue\r\ncontent-length: 1000000000000\r\n\r\n"
-        )
+    with begun(narrow, b"expect: 100-continue\r\ncontent-length: 1000000000000\r\n\r\n") as client:
         assert client.recv(12) == b"HTTP/1.1 413"
 
 
 def test_nothing_is_held_of_what_is_too_much(narrow):
     """An endless body is answered at the limit, and what still comes is thrown away."""
-    with socket.create_connection(("127.0.0.1", narrow.port), timeout=WAIT_S) as client:
-        client.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-            b"transfer-encoding: chunked\r\n\r\n"
-        )
+    with begun(narrow, b"transfer-encoding: chunked\r\n\r\n") as client:
         chunk = b"10000\r\n" + b" " * 65536 + b"\r\n"
         for _ in range(20):
             client.sendall(chunk)
@@ -185,11 +186,7 @@ def test_nothing_is_held_of_what_is_too_much(narrow):
 
 
 def test_a_body_that_does_not_arrive(narrow):
-    with socket.create_connection(("127.0.0.1", narrow.port), timeout=WAIT_S) as client:
-        client.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-            b'content-length: 100\r\n\r\n{"prompt": '
-        )
+    with begun(narrow, b'content-length: 100\r\n\r\n{"prompt": ') as client:
         assert client.recv(12) == b"HTTP/1.1 408"
 
 

@@ -18,7 +18,6 @@ from ddtree.errors import ConfigError, EndpointError
 from ddtree.records.provenance import Provenance
 
 _HOST = "127.0.0.1"
-_API_KEY = "DDTREE_API_KEY"
 # Never fewer verify rows than a drafter's block is long: grading scores that many at once.
 _LEAST_MAX_BUDGET = 64
 # What of /server_info could change a result, beside the model and the drafter.
@@ -100,8 +99,7 @@ class ServeBackend:
         name = "server" if drafter else "server-no-drafter"
         plan = LaunchPlan(
             command=self._command(port, drafter),
-            # A key would be asked of the harness, too.
-            environment={k: v for k, v in self.environment.items() if k != _API_KEY},
+            environment=self.environment,
             host=_HOST,
             port=port,
             log_path=self.folder / "logs" / f"{name}.log",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddtree.cli.options import API_KEY_VARIABLE
 from ddtree.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -45,7 +46,9 @@ def run(
 
     chosen = _choose(spec, preset)
     settings = server_settings(threads)
-    backend = ServeBackend(chosen, out, {**os.environ, **settings})
+    # A key would be asked of the harness, too.
+    own = {name: value for name, value in os.environ.items() if name != API_KEY_VARIABLE}
+    backend = ServeBackend(chosen, out, {**own, **settings})
     with BenchProgress() as progress:
         setup = RunSetup(out, backend, progress, tuple(sys.argv), settings)
         try:

@@ -7,6 +7,9 @@ import typer
 
 from ddtree.errors import ConfigError
 
+# Holds the key of a server, for the one who serves and the one who calls.
+API_KEY_VARIABLE = "DDTREE_API_KEY"
+
 ModelOption = Annotated[
     str, typer.Option(help="Zoo name, folder of safetensors, GGUF file, or pulled hub id.")
 ]

@@ -9,6 +9,7 @@ import typer
 
 from ddtree import __version__
 from ddtree.cli.options import (
+    API_KEY_VARIABLE,
     DEFAULT_MODEL,
     DeviceOption,
     DraftCausalOption,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from ddtree.serve.running import ServeSettings
 
 _ENGINE, _HTTP = "Engine", "HTTP"
-_KEY_VARIABLE = "DDTREE_API_KEY"
 SlotsOption = Annotated[
     int, typer.Option(help="Requests decoded at once.", rich_help_panel=_ENGINE)
 ]
@@ -76,9 +76,9 @@ PortOption = Annotated[
 KeyOption = Annotated[
     list[str] | None,
     typer.Option(
-        envvar=_KEY_VARIABLE,
-        help="Key that clients must send, repeatable; DDTREE_API_KEY in the environment keeps it "
-        "out of process lists. Default: none is asked for.",
+        envvar=API_KEY_VARIABLE,
+        help=f"Key that clients must send, repeatable; {API_KEY_VARIABLE} in the environment keeps "
+        "it out of process lists. Default: none is asked for.",
         rich_help_panel=_HTTP,
     ),
 ]
@@ -167,10 +167,10 @@ def serve(
 
 def _keys(given: list[str] | None) -> tuple[str, ...]:
     """Keys that open the server; ConfigError where one was meant and none is there."""
-    if not given and _KEY_VARIABLE in os.environ:
+    if not given and API_KEY_VARIABLE in os.environ:
         raise ConfigError(
-            f"{_KEY_VARIABLE}: is empty, which would let anybody in; give it a key, or unset it to "
-            "ask for none"
+            f"{API_KEY_VARIABLE}: is empty, which would let anybody in; give it a key, or unset it "
+            "to ask for none"
         )
     return tuple(given or ())
 

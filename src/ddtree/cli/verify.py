@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddtree.cli.options import (
+    API_KEY_VARIABLE,
     DEFAULT_MODEL,
     DeviceOption,
     DraftCausalOption,
@@ -43,7 +44,7 @@ def verify(
         str | None, typer.Option(help="Check a served endpoint instead of a model in this process.")
     ] = None,
     api_key: Annotated[
-        str | None, typer.Option(envvar="DDTREE_API_KEY", help="For --url: the server's key.")
+        str | None, typer.Option(envvar=API_KEY_VARIABLE, help="For --url: the server's key.")
     ] = None,
     budget: Annotated[
         list[int] | None, typer.Option(help="ddtree budgets, repeatable. Default: 8 and 16.")

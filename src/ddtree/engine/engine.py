@@ -140,11 +140,6 @@ class Engine:
         """Slots and cells taken now."""
         return self.scheduler.use
 
-    @property
-    def window_kind(self) -> str | None:
-        """How the window moves within a block; None without a drafter."""
-        return None if self.drafting is None else self.drafting.drafter.config.window_kind
-
     def submit(
         self,
         prompt: Sequence[int],

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from ddtree.engine.plan import additive_mask
 from ddtree.engine.pool import KVPool, Runs
 from ddtree.models.attention import AttentionLayer
 
@@ -32,8 +33,7 @@ class Segment:
             hidden = keys > rows
             if window is not None:
                 hidden |= keys <= rows - window
-            mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device)
-            self.masks[window] = mask.masked_fill(hidden, -torch.inf).repeat(group, 1)
+            self.masks[window] = additive_mask(~hidden, group, like.dtype)
         return self.masks[window]
 
 

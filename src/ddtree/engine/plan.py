@@ -102,10 +102,16 @@ class AttentionPlan:
         if window not in span.masks:
             visible = self._visible(span.first, span.last, span.columns, window)
             if visible is not None:
-                mask = torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, -torch.inf)
-                visible = mask[:, None].repeat(1, 1, group, 1)
+                visible = additive_mask(visible[:, None], group, dtype)
             span.masks[window] = visible
         return span.masks[window]
+
+
+def additive_mask(visible: Tensor, group: int, dtype: torch.dtype) -> Tensor:
+    """visible [..., S, columns] bool -> [..., group * S, columns]: 0 where a row sees, -inf where
+    not, once for each of the query heads that are packed with the rows."""
+    mask = torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, -torch.inf)
+    return mask.repeat(*(1,) * (visible.dim() - 2), group, 1)
 
 
 def _cut_spans(places: Sequence[Place], reads: Sequence[int]) -> list[_Span]:

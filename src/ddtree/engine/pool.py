@@ -36,7 +36,6 @@ class KVPool:
         device: torch.device,
     ) -> None:
         """`heads` = (G, C). ConfigError if there is no memory for it."""
-        self.size = size
         self.heads = heads
         shape = (layers, 2, size, heads[0] * heads[1])
         try:

@@ -3,7 +3,6 @@
 import bisect
 
 # Runs come in few sizes, so that neighbours often lie equally far apart and attend in one call.
-_STEPS = (4, 5, 6, 7)  # quarters of a power of two
 _LEAST = 64
 
 
@@ -48,11 +47,7 @@ class Regions:
         self._free.insert(index, (begin, end - begin))
 
     def rounded(self, cells: int) -> int:
-        """`cells` rounded up to the sizes that runs come in."""
-        power = _LEAST
-        while power * 2 <= cells:
-            power *= 2
-        for quarters in (*_STEPS, 8):
-            if power * quarters // 4 >= cells:
-                return min(power * quarters // 4, self.longest)
-        return self.longest
+        """`cells` rounded up to the sizes that runs come in: quarters of a power of two."""
+        cells = max(cells, _LEAST)
+        quarter = 1 << (cells.bit_length() - 3)
+        return min(-(-cells // quarter) * quarter, self.longest)

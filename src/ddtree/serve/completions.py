@@ -153,19 +153,15 @@ class Answer:
 
     def _event(self, body: dict[str, Any]) -> str:
         # Where the usage is asked for, all chunks have the field and the last one has it filled.
-        usage = {"usage": None} if self.wishes.usage else {}
-        return f"data: {json.dumps(self._head(self.shape.chunk) | usage | body)}\n\n"
+        to_come = {"usage": None} if self.wishes.usage else {}
+        return f"data: {json.dumps(self._head(self.shape.chunk) | to_come | body)}\n\n"
 
     def _usage(self) -> dict[str, int]:
         """Tokens of all choices; each prompt counts once."""
         stats = [choice.request.stats for choice in self._all]
         prompt = sum(s.prompt_tokens for s in stats[:: self.choices.per_prompt])
         completion = sum(s.completion_tokens for s in stats)
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
-        }
+        return usage(prompt, completion)
 
     def _shared_stats(self) -> dict[str, Any]:
         """Of an answer with one choice, beside `choices`."""
@@ -178,6 +174,15 @@ class Answer:
         if not self.wishes.stats or len(self._all) == 1:
             return {}
         return {"ddtree": choice.request.summary()}
+
+
+def usage(prompt: int, completion: int) -> dict[str, int]:
+    """OpenAI's account of tokens."""
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
 
 
 class EventStream(StreamingResponse):

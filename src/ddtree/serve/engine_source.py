@@ -34,8 +34,7 @@ class EngineSource:
         request = self.worker.engine.make_request(
             call.prompt, to_params(call.sampling, call.max_tokens), to_speculation(call)
         )
-        async for _ in self.worker.submit(request).stream():
-            pass
+        await self.worker.submit(request).finish()
         if request.failure is not None:
             raise EngineError(f"{call.arm.label}: {request.failure}")
         return Output(
@@ -59,8 +58,7 @@ class EngineSource:
             _TOP if plain else _SAMPLED_TOP,
             None if plain else to_params(sampling, len(token_ids)),
         )
-        async for _ in self.worker.submit(job).stream():
-            pass
+        await self.worker.submit(job).finish()
         if job.error is not None:
             raise EngineError(job.error)
         return tuple(map(_position, job.scores))

@@ -1,7 +1,7 @@
 """Fields that requests share: types, limits, and what OpenAI has and this server does not."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -23,7 +23,8 @@ from ddtree.engine.sampling_params import SEED_BITS
 from ddtree.errors import RequestError
 
 # Fields of OpenAI's interface that are not implemented, with the values that ask for nothing.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
+Neutral = Mapping[str, tuple[Any, ...]]
+NEUTRAL: Neutral = {
     "best_of": (1,),
     "suffix": ("",),
     "response_format": ({"type": "text"},),
@@ -53,6 +54,41 @@ Number = Annotated[StrictFloat, Field(allow_inf_nan=False)]
 Ids = list[Annotated[StrictInt, Field(ge=0)]]
 StopString = Annotated[StrictStr, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
 StopList = Annotated[list[StopString], Field(max_length=MAX_STOPS)]
+
+
+def check_neutral(name: str | None, value: Any, neutral: tuple[Any, ...]) -> Any:
+    """The value, if it asks for nothing; else an error for pydantic, which knows the place."""
+    # True is no 1 here.
+    if value is None or any(type(value) is type(one) and value == one for one in neutral):
+        return value
+    wanted = "".join(f" or send {one!r}" for one in neutral)
+    raise PydanticCustomError(
+        "not_implemented",
+        "{name} is not implemented; leave it out{wanted}",
+        {"name": name, "wanted": wanted},
+    )
+
+
+def neutral_validator(neutral: Neutral) -> Any:
+    """For a model's body: its fields of these names are checked to ask for nothing."""
+
+    def check(value: Any, info: ValidationInfo) -> Any:
+        return check_neutral(info.field_name, value, neutral[str(info.field_name)])
+
+    return field_validator(*neutral)(check)
+
+
+def neutral_schema(neutral: Neutral) -> Callable[[dict[str, Any]], None]:
+    """For a model's `json_schema_extra`: its schema says which values unserved fields may have."""
+
+    def extend(schema: dict[str, Any]) -> None:
+        for name, values in neutral.items():
+            schema["properties"][name] |= {
+                "enum": [None, *values],
+                "description": "not implemented; these values ask for nothing",
+            }
+
+    return extend
 
 
 class Strict(BaseModel):
@@ -124,32 +160,7 @@ class Unserved(Body):
     prompt_cache_options: Any = None
     prompt_cache_retention: Any = None
 
-    @field_validator(*NEUTRAL)
-    @classmethod
-    def _asks_for_nothing(cls, value: Any, info: ValidationInfo) -> Any:
-        return check_neutral(info.field_name, value, NEUTRAL[str(info.field_name)])
-
-
-def neutral_schema(schema: dict[str, Any], neutral: Mapping[str, tuple[Any, ...]]) -> None:
-    """Write into a model's JSON schema which values unserved fields may have."""
-    for name, values in neutral.items():
-        schema["properties"][name] |= {
-            "enum": [None, *values],
-            "description": "not implemented; these values ask for nothing",
-        }
-
-
-def check_neutral(name: str | None, value: Any, neutral: tuple[Any, ...]) -> Any:
-    """The value, if it asks for nothing; else an error for pydantic, which knows the place."""
-    # True is no 1 here.
-    if value is None or any(type(value) is type(one) and value == one for one in neutral):
-        return value
-    wanted = "".join(f" or send {one!r}" for one in neutral)
-    raise PydanticCustomError(
-        "not_implemented",
-        "{name} is not implemented; leave it out{wanted}",
-        {"name": name, "wanted": wanted},
-    )
+    _asks_for_nothing = neutral_validator(NEUTRAL)
 
 
 def check_plain(body: Mapping[str, Any]) -> None:

@@ -2,12 +2,12 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, StrictStr, ValidationInfo, field_validator
+from pydantic import ConfigDict, Field, StrictStr
 
-from ddtree.serve.fields import Strict, check_neutral, neutral_schema
+from ddtree.serve.fields import Neutral, Strict, neutral_schema, neutral_validator
 
 # Fields that are not implemented; clients that send an answer back send some of them empty.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
+NEUTRAL: Neutral = {
     "name": (),
     "refusal": (),
     "audio": (),
@@ -16,10 +16,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tool_call_id": (),
     "function_call": (),
 }
-
-
-def _neutral(schema: dict[str, Any]) -> None:
-    neutral_schema(schema, NEUTRAL)
 
 
 class TextPart(Strict):
@@ -32,7 +28,7 @@ class TextPart(Strict):
 class ChatMessage(Strict):
     """One turn; only text content exists. A developer's turn is a system's."""
 
-    model_config = ConfigDict(json_schema_extra=_neutral)
+    model_config = ConfigDict(json_schema_extra=neutral_schema(NEUTRAL))
 
     role: Literal["system", "developer", "user", "assistant"]
     content: StrictStr | Annotated[list[TextPart], Field(min_length=1)]
@@ -44,10 +40,7 @@ class ChatMessage(Strict):
     tool_call_id: Any = None
     function_call: Any = None
 
-    @field_validator(*NEUTRAL)
-    @classmethod
-    def _asks_for_nothing(cls, value: Any, info: ValidationInfo) -> Any:
-        return check_neutral(info.field_name, value, NEUTRAL[str(info.field_name)])
+    _asks_for_nothing = neutral_validator(NEUTRAL)
 
     @property
     def length(self) -> int:

@@ -55,14 +55,10 @@ MAX_TEXT, MAX_IDS = 2**22, 2**20
 _TOKEN_ID = r"0|[1-9][0-9]{0,9}"
 
 
-def _neutral(schema: dict[str, Any]) -> None:
-    neutral_schema(schema, NEUTRAL)
-
-
 class GenerationFields(Unserved):
     """What both completion calls share; ranges that depend on the model are the engine's."""
 
-    model_config = ConfigDict(json_schema_extra=_neutral)
+    model_config = ConfigDict(json_schema_extra=neutral_schema(NEUTRAL))
 
     model: StrictStr | None = None
     temperature: Annotated[Number, Field(ge=0)] | None = None

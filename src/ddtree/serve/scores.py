@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 from ddtree.engine import Score, ScoreJob, TokenLogprob
 from ddtree.errors import EngineError
 from ddtree.models.text import TextStream
+from ddtree.serve.completions import usage
 from ddtree.serve.logprobs import Entry, TokenTexts, legacy_logprobs
 from ddtree.serve.worker import EngineWorker, Ticket
 
@@ -55,16 +56,14 @@ class Scoring:
 
     async def whole(self) -> dict[str, Any]:
         """Scores of every prompt, one entry per position, null where none was asked for."""
-        await asyncio.gather(*map(_finish, self.tickets))
-        prompt = sum(len(job.ids) for job in self.jobs)
-        usage = {"prompt_tokens": prompt, "completion_tokens": 0, "total_tokens": prompt}
+        await asyncio.gather(*(ticket.finish() for ticket in self.tickets))
         return {
             "id": f"cmpl-{uuid.uuid4().hex}",
             "object": "text_completion",
             "created": int(time.time()),
             "model": self.model,
             "choices": [self._choice(index, job) for index, job in enumerate(self.jobs)],
-            "usage": usage,
+            "usage": usage(sum(len(job.ids) for job in self.jobs), 0),
         }
 
     def _choice(self, index: int, job: ScoreJob) -> dict[str, Any]:
@@ -97,11 +96,6 @@ class Scoring:
             for name, source in _SAMPLED.items():
                 found[name] = blank + [getattr(score.sampled, source) for score in job.scores]
         return found
-
-
-async def _finish(ticket: Ticket) -> None:
-    async for _ in ticket.stream():
-        pass
 
 
 def _plain(score: Score) -> TokenLogprob:

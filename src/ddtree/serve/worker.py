@@ -61,6 +61,11 @@ class Ticket:
             if event.last:
                 return
 
+    async def finish(self) -> None:
+        """Wait for the last event; EngineError if the engine died."""
+        async for _ in self.stream():
+            pass
+
 
 class EngineWorker:
     """Runs `engine.step` while there is work, sleeps while there is none.
