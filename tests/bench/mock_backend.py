@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ddtree.bench.run import RunSetup, run_bench
-from ddtree.bench.spec import BenchSpec, parse_spec
+from ddtree.bench.spec import BenchSpec
+from ddtree.bench.spec_file import parse_spec
 from ddtree.bench.watch import CpuReading, Reader
 from ddtree.endpoint.mock import MockRequest, MockServer
 from ddtree.endpoint.mock_script import MockScript

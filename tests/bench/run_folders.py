@@ -1,7 +1,8 @@
 """Run folders with known truth, written by the same ledger and log that a run writes them with."""
 
+import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +26,10 @@ def identity(arm: Arm, context: int = 60, concurrency: int = 1, version: str = "
 
 @dataclass(frozen=True)
 class Answer:
-    """One request: `step` seconds a token after `ttft`, in chunks of `chunk` tokens."""
+    """One request: `step` seconds a token after `ttft`, in chunks of `chunk` tokens.
+
+    `more` are further fields of the record, `told` of its stats.
+    """
 
     step: float
     chunk: int = 1
@@ -35,6 +39,8 @@ class Answer:
     error: str | None = None
     first_id: int = 100
     stats: bool = True
+    more: Mapping[str, object] = field(default_factory=dict)
+    told: Mapping[str, object] = field(default_factory=dict)
 
     def record(self, cell: str, attempt: int, block: int, prompt: str) -> RequestRecord:
         sizes = [1] + [self.chunk] * ((self.tokens - 1) // self.chunk)
@@ -48,8 +54,9 @@ class Answer:
             "accepted_histogram": [0] * (self.chunk - 1) + [rounds],
             "cut_tokens": 0,
             "stage_seconds": {"verify": rounds * self.step, "host": rounds * 0.001},
+            **self.told,
         }
-        return RequestRecord(
+        record = RequestRecord(
             cell=cell,
             attempt=attempt,
             block=block,
@@ -65,6 +72,7 @@ class Answer:
             error=self.error,
             stats=stats if self.stats else None,
         )
+        return dataclasses.replace(record, **self.more)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -90,15 +98,16 @@ class RunFolder:
         *,
         state: CellState = "ok",
         grade: Losslessness | str | None = "exact",
+        extra: Mapping[str, object] | None = None,
     ) -> str:
-        """A cell whose blocks are all ok; prompt p of block b is `b.p`."""
+        """A cell whose blocks are all ok; prompt p of block b is `b.p`. `extra` is each block's."""
         identified = who if isinstance(who, CellIdentity) else identity(who)
         with self.ledger() as ledger:
             key = ledger.add_cell(identified)
             ledger.set_cell_state(key, state, None if state == "ok" else "a reason")
         blocks = list(blocks)
         for index, answers in enumerate(blocks):
-            self.block(key, index, answers)
+            self.block(key, index, answers, extra=extra)
         count = sum(len(block) for block in blocks)
         if isinstance(grade, str):
             grade = Losslessness(grade, count, count)  # type: ignore[arg-type]
@@ -114,6 +123,7 @@ class RunFolder:
         answers: Sequence[Answer],
         state: BlockState = "ok",
         reason: str | None = None,
+        extra: Mapping[str, object] | None = None,
     ) -> None:
         """One more attempt at a block."""
         with self.ledger() as ledger, RequestLog(self.path / REQUESTS_FILE) as log:
@@ -122,7 +132,7 @@ class RunFolder:
                 answer.record(key, attempt, index, f"{index}.{p}")
                 for p, answer in enumerate(answers)
             )
-            ledger.finish_block(key, index, state, reason)
+            ledger.finish_block(key, index, state, reason, extra)
 
 
 # Four blocks of one prompt, whose own speeds differ a lot: only pairs see the ratio.

@@ -28,7 +28,7 @@ def cell(
     temperature: float = 0.0,
 ) -> CellSummary:
     """An `ar` cell is the baseline, any other exact, unless said otherwise; the interval is 1 %
-    to each side.
+    to each side, and an interval without 1 is beyond all doubt.
     """
     if arm.method == "ar" and speedup is None:
         speedup = 1.0 if state == "ok" else None
@@ -48,6 +48,7 @@ def cell(
         failed_requests=0,
         speedup=speedup,
         speedup_interval=bounds,
+        speedup_p=None if bounds is None else 0.5 if bounds.low <= 1 <= bounds.high else 1e-9,
         speedup_vs_chain=None,
         speedup_vs_chain_interval=None,
         end_to_end_speedup=None,

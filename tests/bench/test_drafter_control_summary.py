@@ -8,6 +8,7 @@ from run_folders import AR, STEPS, TREE, Answer, RunFolder, answers, fill, find,
 
 from ddtree.bench.summarise import control_of, summarise
 from ddtree.errors import ConfigError
+from ddtree.records.settings import Setting
 from ddtree.records.summary import Control
 
 
@@ -37,20 +38,20 @@ def test_control_ratio_is_paired() -> None:
             for index, step in enumerate(STEPS)
         }
 
-    control = control_of((60, 1, 0.0), blocks(0.9), blocks(1.0), 0)  # type: ignore[arg-type]
+    control = control_of(Setting(60, 1), blocks(0.9), blocks(1.0), 0)  # type: ignore[arg-type]
     assert control.ratio == pytest.approx(0.9)
     assert control.ratio_interval is not None
     assert control.requests == 8
     assert (control.outputs, control.identical) == (4, 4)
     with pytest.raises(ConfigError, match="no block that both"):
-        control_of((60, 1, 0.0), {}, blocks(1.0), 0)  # type: ignore[arg-type]
+        control_of(Setting(60, 1), {}, blocks(1.0), 0)  # type: ignore[arg-type]
 
 
 def test_control_compares_outputs_and_a_difference_is_a_warning(full: RunFolder) -> None:
     def blocks(*ids: int) -> dict[int, list[object]]:
         return {i: [Answer(0.1, first_id=n).record("c", 0, i, f"{i}")] for i, n in enumerate(ids)}
 
-    control = control_of((60, 1, 0.0), blocks(1, 1, 1, 1), blocks(1, 1, 5, 9), 0)  # type: ignore[arg-type]
+    control = control_of(Setting(60, 1), blocks(1, 1, 1, 1), blocks(1, 1, 5, 9), 0)  # type: ignore[arg-type]
     assert (control.outputs, control.identical, control.differing) == (4, 2, 2)
     for explained, warned in ((0, "2 of 4"), (1, "1 of 4"), (2, None)):
         with full.ledger() as ledger:

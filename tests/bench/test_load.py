@@ -1,28 +1,10 @@
 import asyncio
 
 import pytest
+from streams import record
 
 from ddtree.bench.load import closed_loop
 from ddtree.records.requests import RequestRecord
-
-
-def record(name: str) -> RequestRecord:
-    return RequestRecord(
-        cell="c",
-        attempt=0,
-        block=0,
-        prompt_id=name,
-        sent_s=0.0,
-        chunk_times_s=(),
-        chunk_tokens=(),
-        end_s=None,
-        prompt_tokens=None,
-        completion_tokens=None,
-        finish_reason=None,
-        token_ids=(),
-        error=None,
-        stats=None,
-    )
 
 
 class Server:

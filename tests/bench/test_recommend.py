@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from summaries import AR, CHAIN, cell, lossless, tree
 
-from ddtree.bench.recommend import is_candidate, recommend
+from ddtree.bench.recommend import is_candidate, recommend, winners
 from ddtree.records.arms import Arm
 from ddtree.records.summary import CellSummary, Interval, Losslessness, Verdict
 
@@ -87,6 +87,41 @@ def test_without_an_interval_nothing_is_won() -> None:
     assert "n too small" in verdict.headline
     assert any("n too small" in warning for warning in verdict.warnings)
     assert one(cell(tree(16), 9.0, interval=None), cell(tree(8), 1.5)) == tree(8)
+
+
+def test_a_win_must_survive_being_one_of_many() -> None:
+    # One of twenty arms that are no better than ar has such an interval by chance.
+    doubtful = dataclasses.replace(cell(tree(8), 1.2, interval=(1.01, 1.4)), speedup_p=0.03)
+    assert one(doubtful) == tree(8)
+    idle = [cell(tree(n), 1.0, interval=(0.9, 1.1)) for n in (1, 2, 3, 4)]
+    verdict = recommend([cell(AR), doubtful, *idle])
+    assert verdict.arm is None
+    assert verdict.choices[0].arm == AR
+    assert verdict.choices[0].reason.endswith(
+        "ddtree(8,4) at 1.20x (1.01 to 1.40), not surer than the best of 5 equal arms would be by "
+        "chance"
+    )
+    assert one(dataclasses.replace(doubtful, speedup_p=0.009), *idle) == tree(8)
+
+
+def test_what_cannot_win_is_no_part_of_the_many() -> None:
+    doubtful = dataclasses.replace(cell(tree(8), 1.2, interval=(1.01, 1.4)), speedup_p=0.03)
+    unfit = [
+        cell(tree(1), 1.5, state="invalid"),
+        cell(tree(2), 1.5, grade="not-lossless"),
+        cell(tree(3), 1.5, interval=None),
+    ]
+    assert one(doubtful, *unfit) == tree(8)
+    assert [c.arm for c in winners([cell(AR), doubtful, *unfit])] == [tree(8)]
+
+
+def test_each_setting_is_a_family_of_its_own() -> None:
+    doubtful = [
+        dataclasses.replace(cell(tree(8), 1.2, setting, interval=(1.01, 1.4)), speedup_p=0.03)
+        for setting in SETTINGS
+    ]
+    verdict = recommend([*(cell(AR, setting=setting) for setting in SETTINGS), *doubtful])
+    assert [choice.arm for choice in verdict.choices] == [tree(8)] * 3
 
 
 def test_n_too_small_is_no_reason_where_intervals_exist() -> None:
@@ -336,7 +371,8 @@ def cells_at_random(draw: st.DrawFn) -> list[CellSummary]:
             )
             low = draw(st.none() | st.floats(0, 4))
             bounds = None if low is None else Interval(low, low + 1)
-            cells.append(dataclasses.replace(made, speedup_interval=bounds))
+            p = None if low is None else draw(st.floats(0, 0.1))
+            cells.append(dataclasses.replace(made, speedup_interval=bounds, speedup_p=p))
     return cells
 
 

@@ -253,7 +253,7 @@ def test_output_is_capped_by_the_baselines_natural_length(
     tmp_path: Path, temperature: float
 ) -> None:
     # A corrupted output goes its own way and may run past the baseline's end of sequence.
-    spec = spec_of(max_tokens=40, prompts=12, workload="text", temperatures=(temperature,))
+    spec = spec_of(max_tokens=40, prompts=12, workload="document", temperatures=(temperature,))
     script = MockScript(eos_every=12, faults=MockFaults(corrupt={"ddtree": 1, "chain": 1}))
     backend = MockBackend([script])
     bench(tmp_path, spec, backend)

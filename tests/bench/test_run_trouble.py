@@ -29,8 +29,8 @@ AR, CHAIN, TREE, WIDE = Arm("ar"), Arm("chain"), Arm("ddtree", 4, 2), Arm("ddtre
 )
 def test_code_and_processor_are_part_of_the_identity(changed: dict[str, Any]) -> None:
     here = provenance.collect((), {}, {})
-    first = identify({"model": "m"}, here).settings
-    other = identify({"model": "m"}, replace(here, **changed)).settings
+    first = identify(spec_of(), {"model": "m"}, here).settings
+    other = identify(spec_of(), {"model": "m"}, replace(here, **changed)).settings
     assert len(set(first) ^ set(other)) == 2
 
 
@@ -117,11 +117,11 @@ def test_crashing_arms_do_not_use_up_the_attempts_of_others(tmp_path: Path) -> N
 def test_overrun_on_file_is_found_by_a_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = spec_of(max_tokens=40, prompts=12, workload="text")
+    spec = spec_of(max_tokens=40, prompts=12, workload="document")
     script = MockScript(eos_every=12, faults=MockFaults(corrupt={"ddtree": 1, "chain": 1}))
     with monkeypatch.context() as patch:
         # As if killed after the part that ran past the end was kept.
-        patch.setattr(group, "_overran", lambda records, caps: False)
+        patch.setattr(group, "overran", lambda records, caps: False)
         bench(tmp_path, spec, MockBackend([script]))
     assert overruns(tmp_path)
     bench(tmp_path, spec, MockBackend([script]))
@@ -151,7 +151,7 @@ def overruns(folder: Path) -> list[tuple[str, str]]:
 
 def test_cap_is_never_above_the_limit(tmp_path: Path) -> None:
     script = MockScript(eos_every=12)
-    spec = spec_of(max_tokens=40, prompts=6, workload="text")
+    spec = spec_of(max_tokens=40, prompts=6, workload="document")
     bench(tmp_path / "first", spec, MockBackend([script]))
     records = read_requests(tmp_path / "first" / "requests.jsonl")
     length = min(len(r.token_ids) for r in records if r.finish_reason == "stop")

@@ -4,10 +4,13 @@ from typing import Any
 import pytest
 import yaml
 
-from ddtree.bench.spec import differences, load_spec, parse_spec, preset, preset_names
+from ddtree.bench.cells import grid_of
+from ddtree.bench.spec import differences
+from ddtree.bench.spec_file import load_spec, parse_spec, preset, preset_names
 from ddtree.errors import ConfigError
 from ddtree.records.arms import Arm
 from ddtree.records.sampling import Sampling
+from ddtree.records.settings import Setting
 
 MINIMAL: dict[str, Any] = {"model": "m", "contexts": [60], "concurrencies": [1, 4]}
 
@@ -55,6 +58,20 @@ def test_axes_are_a_product_and_join_the_list() -> None:
         ({"top_p": 0.9}, r"s\.yaml: top_p: has no effect while all temperatures are 0"),
         ({"temperatures": [0], "top_k": 5}, r"s\.yaml: top_k: has no effect"),
         ({"min_p": 0.1}, r"s\.yaml: min_p: has no effect"),
+        ({"rates": [1]}, r"rates: a closed loop has none"),
+        ({"arrivals": "poisson"}, r"rates: missing; arrivals poisson needs requests per second"),
+        ({"arrivals": "constant", "rates": [0]}, r"rates\.0: .*greater than 0, got 0"),
+        ({"arrivals": "constant", "rates": [2, 2.0]}, r"rates: \[2\.0, 2\.0\] holds a value twice"),
+        ({"arrivals": "bursts"}, r"arrivals: .*'closed', 'poisson' or 'constant', got 'bursts'"),
+        ({"workload": "tex"}, r"workload: got 'tex', expected one of code, humaneval, .*file:PATH"),
+        ({"contexts": ["own"]}, r"contexts: own needs a file of prompts, the workload is code"),
+        ({"exclude": [{}]}, r"exclude\.0: empty"),
+        ({"exclude": [{"window": 3}]}, r"exclude\.0\.window: unknown key; known are method"),
+        ({"exclude": [{"context": 60}]}, r"exclude: leaves out ar, the baseline"),
+        ({"chat": {"before": "a"}}, r"chat\.after: missing"),
+        ({"tuning": {"growth": 1}}, r"tuning\.growth: .*greater than or equal to 2"),
+        ({"tuning": {"arms": 1}}, r"tuning\.arms: unknown key; known are candidates, prompts"),
+        ({"budget_minutes": 0}, r"budget_minutes: .*greater than 0"),
     ],
 )
 def test_what_cannot_be_used_is_named(changes: dict[str, Any], message: str) -> None:
@@ -85,7 +102,7 @@ def test_resolved_yaml_gives_the_same_spec_and_hash(tmp_path: Path) -> None:
 
 
 def test_every_setting_changes_the_hash_and_is_named() -> None:
-    sampled = {"temperatures": [0, 1]}
+    sampled = {"temperatures": [0, 1], "arrivals": "poisson", "rates": [2.0]}
     spec = parse(**sampled)
     changes: dict[str, Any] = {
         "title": "x",
@@ -103,7 +120,17 @@ def test_every_setting_changes_the_hash_and_is_named() -> None:
         "blocks": 9,
         "waves": 3,
         "max_tokens": 65,
-        "workload": "text",
+        "endpoint": {"kind": "openai", "url": "http://x:1"},
+        "exclude": [{"method": "chain"}],
+        "arrivals": "constant",
+        "rates": [3.0],
+        "workload": "document",
+        "chat": {"before": "a", "after": "b"},
+        "reuse_prompts": True,
+        "budget_minutes": 9,
+        "tuning": {"finalists": 9},
+        "sentinel_every": 9,
+        "kv_tokens": 10_000,
         "warmup_context": 9,
         "warmup_tokens": 9,
         "calibration_tokens": 9,
@@ -160,6 +187,35 @@ def test_demo_preset() -> None:
     assert {demo.block_count(c) for c in demo.concurrencies} == {3}
     assert demo.control
     assert not demo.ignore_eos
+
+
+def test_settings_in_the_order_they_run() -> None:
+    spec = parse(temperatures=[0, 1], arrivals="poisson", rates=[2, 5], concurrencies=[4])
+    assert spec.settings == (
+        Setting(60, 4, 0.0, 2.0),
+        Setting(60, 4, 0.0, 5.0),
+        Setting(60, 4, 1.0, 2.0),
+        Setting(60, 4, 1.0, 5.0),
+    )
+    assert parse().settings == (Setting(60, 1), Setting(60, 4))
+
+
+def test_own_length_is_written_as_it_was_read() -> None:
+    spec = parse(contexts=["own", 60], workload="file:mine.jsonl")
+    assert spec.contexts == (0, 60)
+    assert parse_spec(spec.to_yaml(), "s") == spec
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_presets_plan_something_and_fit_their_own_words(name: str) -> None:
+    spec = preset(name)
+    grid = grid_of(spec)
+    assert set(grid.arms) == set(spec.settings)
+    assert parse_spec(spec.to_yaml(), "s") == spec
+
+
+def test_presets_shipped() -> None:
+    assert {"demo", "quick", "night", "kimi-k2.6"} == set(preset_names())
 
 
 def test_two_waves_unless_asked_otherwise() -> None:

@@ -9,7 +9,9 @@ import pytest
 from mock_backend import MockBackend, Notes, bench, measured, run, spec_of
 
 from ddtree.bench import part
+from ddtree.bench.cells import grid_of
 from ddtree.bench.plan import Group, make_plan, request_sampling
+from ddtree.bench.tasks import kinds_of
 from ddtree.bench.workload import PromptSource
 from ddtree.endpoint.client import ServerClient
 from ddtree.endpoint.mock import MockRequest
@@ -18,6 +20,7 @@ from ddtree.records.arms import Arm
 from ddtree.records.files import read_requests
 from ddtree.records.ledger import BlockRow, Ledger
 from ddtree.records.sampling import Sampling
+from ddtree.records.settings import Setting
 from ddtree.records.summary import RunSummary
 
 AR, CHAIN, TREE = Arm("ar"), Arm("chain"), Arm("ddtree", 4, 2)
@@ -80,14 +83,17 @@ def test_a_prompt_has_one_seed_and_every_prompt_another(tmp_path: Path) -> None:
 
 
 def test_seeds_follow_from_the_specs_seed(tmp_path: Path) -> None:
-    group = Group(60, 1, 0.7, (), (), ())
+    group = Group(Setting(60, 1, 0.7), (), (), (), ())
     spec = spec_of(temperatures=BOTH)
     first = request_sampling(spec, group, "code-0001-60")
     assert first == request_sampling(spec, group, "code-0001-60")
     assert first.temperature == 0.7
     assert first != request_sampling(spec, group, "code-0002-60")
     assert first != request_sampling(dataclasses.replace(spec, seed=1), group, "code-0001-60")
-    assert request_sampling(spec, dataclasses.replace(group, temperature=0.0), "p") == Sampling()
+    assert (
+        request_sampling(spec, dataclasses.replace(group, setting=Setting(60, 1)), "p")
+        == Sampling()
+    )
 
 
 def test_a_wrong_token_is_a_bug_at_every_temperature(
@@ -161,8 +167,8 @@ def test_greedy_cells_have_the_prompts_of_a_greedy_run() -> None:
 
     def prompts(*temperatures: float) -> list[tuple[str, ...]]:
         spec = spec_of(temperatures=temperatures, concurrencies=(1, 2), prompts=2)
-        source = PromptSource(tokenize, spec.workload, spec.seed)
-        groups = run(make_plan(spec, source)).groups
+        source = PromptSource(tokenize, kinds_of(spec, tuple, None), spec.seed)
+        groups = run(make_plan(spec, grid_of(spec), source)).groups
         return [tuple(p.sha256 for p in g.prompts) for g in groups if g.temperature == 0]
 
     assert prompts(0.0) == prompts(0.0, 0.7)

@@ -9,7 +9,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from ddtree.bench.session import ServeBackend
-from ddtree.bench.spec import BenchSpec, preset
+from ddtree.bench.spec import BenchSpec
+from ddtree.bench.spec_file import preset
 from ddtree.cli.bench import app, server_settings
 from ddtree.cli.bench_progress import BenchProgress
 from ddtree.errors import ConfigError, EndpointError

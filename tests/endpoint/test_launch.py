@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -182,3 +183,52 @@ def test_server_ends_when_its_client_is_killed(tmp_path: Path) -> None:
 def test_deadlines_default_is_finite() -> None:
     limits = Deadlines()
     assert 0 < limits.silence_s <= limits.first_token_s <= limits.request_s
+
+
+TALKING = MOCK.replace(
+    "MockScript(faults=MockFaults({faults})), {port}",
+    "MockScript(faults=MockFaults({faults})), {port}, MockTalk({kind!r})",
+).replace("print(", "from ddtree.endpoint.mock_talk import MockTalk\nprint(")
+
+
+@pytest.mark.parametrize("kind", ["sglang", "vllm", "openai"])
+def test_ready_in_each_kinds_dialect(tmp_path: Path, kind: str) -> None:
+    port = free_port()
+    source = TALKING.format(before="", faults="", port=port, kind=kind)
+    talking = replace(plan(tmp_path, source, port), kind=kind)  # type: ignore[arg-type]
+
+    async def work() -> int:
+        async with ServerProcess(talking) as server:
+            return server.pid
+
+    assert gone(asyncio.run(work()))
+
+
+def test_another_kind_of_server_is_not_ready(tmp_path: Path) -> None:
+    port = free_port()
+    source = TALKING.format(before="", faults="", port=port, kind="openai")
+    other = replace(plan(tmp_path, source, port), kind="sglang")
+
+    async def work() -> None:
+        async with ServerProcess(other):
+            pytest.fail("a server without /generate was called ready")
+
+    with pytest.raises(EndpointError, match="refuses to generate: http_404"):
+        asyncio.run(work())
+
+
+def test_orphans_of_a_server_that_died_are_ended(tmp_path: Path) -> None:
+    note = tmp_path / "orphan"
+    # The child leaves the group, and its parent dies before anybody looks.
+    source = (
+        "import subprocess, sys\n"
+        "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        f"open({str(note)!r}, 'w').write(str(child.pid))\n"
+        "sys.exit(1)"
+    )
+    server = ServerProcess(plan(tmp_path, source, free_port()))
+    assert eventually(lambda: server._process.poll() is not None)
+    orphan = int(note.read_text())
+    assert not gone(orphan)
+    server.stop()
+    assert gone(orphan)

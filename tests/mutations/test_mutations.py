@@ -3,17 +3,25 @@
 A mutation is a change of a module's source (see `planting`), written down with the checks that
 catch it and, where the bug costs speed and not correctness, with the check that can't. Trees, rows
 and windows are checked against enumeration (`core_battery`), the engine against transformers'
-plain decoding of a tiny float64 model (`engine_checks`), sampling against its definition in plain
-Python (`sampling_checks`). On the code as it is every check passes.
+plain decoding of a tiny float64 model (`engine_checks`), its draft windows against a second drafter
+(`window_checks`), sampling against its definition in plain Python (`sampling_checks`). On the code
+as it is every check passes.
 A change of the source that removes a mutation's text must restate the mutation.
 """
 
 import pytest
 
 from mutations import core_battery as battery
-from mutations import core_mutations, coupling_mutations, engine_mutations, sampling_mutations
+from mutations import (
+    core_mutations,
+    coupling_mutations,
+    engine_mutations,
+    sampling_mutations,
+    window_mutations,
+)
 from mutations import engine_checks as engine
 from mutations import sampling_checks as sampling
+from mutations import window_checks as windows
 from mutations.planting import planted
 
 MUTATIONS = (
@@ -26,6 +34,7 @@ MUTATIONS = (
     *engine_mutations.SLIDING_MUTATIONS,
     *engine_mutations.DRAFT_MUTATIONS,
     *engine_mutations.REQUEST_MUTATIONS,
+    *window_mutations.WINDOW_MUTATIONS,
     *sampling_mutations.NOISE_MUTATIONS,
     *sampling_mutations.FILTER_MUTATIONS,
     *sampling_mutations.EDIT_MUTATIONS,
@@ -55,6 +64,10 @@ CHECKS = (
     engine.check_per_query_drafts,
     engine.check_stop,
     engine.check_limit,
+    windows.check_meanings,
+    windows.check_long_windows,
+    windows.check_batch_windows,
+    windows.check_window_limits,
     sampling.check_keyed_noise,
     sampling.check_filter_definition,
     sampling.check_exact_edges,

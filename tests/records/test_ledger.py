@@ -44,6 +44,7 @@ CHANGES: list[dict[str, object]] = [
     {"context": 61},
     {"concurrency": 2},
     {"temperature": 0.5},
+    {"rate": 2.0},
     {"max_tokens": 49},
     {"prompts_sha256": "q"},
     {"model_sha256": "n"},
@@ -223,14 +224,14 @@ def test_another_spec_is_refused_and_lets_go(path: Path) -> None:
     Ledger.open(path, "spec-a").close()
 
 
-@pytest.mark.parametrize("version", [0, 1, 3])
+@pytest.mark.parametrize("version", [0, 1, 2, 4])
 def test_unknown_schema_is_refused(path: Path, version: int) -> None:
     Ledger.open(path, "spec-a").close()
     with sqlite3.connect(path) as db:
         db.execute(f"PRAGMA user_version = {version}")
     db.close()
     for attempt in (lambda: Ledger.open(path, "spec-a"), lambda: Ledger.read(path)):
-        with pytest.raises(ConfigError, match=f"schema {version}, this version reads 2"):
+        with pytest.raises(ConfigError, match=f"schema {version}, this version reads 3"):
             attempt()
 
 

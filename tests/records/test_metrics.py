@@ -210,3 +210,50 @@ def test_ids_chunks_and_usage_must_agree() -> None:
     assert "4 completion_tokens" in str(metrics.reconciliation_error(usage))
     other = {**speculative([1, 0, 2], cut=2)}
     assert "in usage" in str(metrics.reconciliation_error(request(stats=other)))
+
+
+def test_an_open_loop_counts_from_when_a_request_was_to_be_sent() -> None:
+    # Meant for 9.0, sent at 10.0 because the client was behind: the wait is the user's.
+    record = dataclasses.replace(
+        request(times=(10.5, 11.0), tokens=(1, 1), sent=10.0), planned_s=9.0
+    )
+    assert metrics.ttft_s(record) == pytest.approx(1.5)
+    assert metrics.end_to_end_s(record) == pytest.approx(2.0)
+    assert metrics.tpot_s(record) == pytest.approx(0.5)
+
+
+def test_round_seconds_are_decode_time_over_rounds() -> None:
+    # 1 + 8 tokens, 4 rounds in 2 s; the baseline needs 8 steps in 2.4 s.
+    arm = request(times=(1.0, 2.0, 3.0), tokens=(1, 4, 4), stats={"rounds": 4})
+    base = request(times=(1.0, 3.4), tokens=(1, 8))
+    assert metrics.round_seconds([arm]) == pytest.approx(0.5)
+    assert metrics.step_seconds([base]) == pytest.approx(0.3)
+    # The speed-up is the gain over the cost: (9 - 1) / 4 tokens a round over 0.5 / 0.3.
+    gain = (8 / 4) / (0.5 / 0.3)
+    assert gain == pytest.approx(2.4 / 2.0)
+    # A first chunk of 3 leaves 6 of 8 tokens, and so 3 of the 4 rounds, for the time measured.
+    early = request(times=(1.0, 2.5), tokens=(3, 6), stats={"rounds": 4})
+    assert metrics.round_seconds([early]) == pytest.approx(0.5)
+    assert metrics.round_seconds([request(stats=None)]) is None
+    assert metrics.step_seconds([request(times=(1.0,), tokens=(9,))]) is None
+    # Known of both together alone: 0.5 s a round, and 2 s for 4 rounds more.
+    told = [request(times=(1.0, 3.0), tokens=(1, 8), stats=None), arm]
+    assert metrics.round_seconds(told, rounds=8) == pytest.approx(4 / 8)
+
+
+def test_what_is_counted_without_ids_owes_no_ids() -> None:
+    record = dataclasses.replace(request(), token_ids=(), text="three words here")
+    assert metrics.reconciliation_error(record) is not None
+    for counted in ("usage", "estimate"):
+        told = dataclasses.replace(record, counted=counted)
+        assert metrics.reconciliation_error(told) is None
+        short = dataclasses.replace(told, completion_tokens=5)
+        assert "3 tokens in chunks" in (metrics.reconciliation_error(short) or "")
+
+
+@pytest.mark.parametrize("source", ["counters", "estimate"])
+def test_guesses_and_shares_of_counters_owe_no_identity(source: str) -> None:
+    stats = {"rounds": 1, "accepted_histogram": [0, 0, 0, 1], "cut_tokens": 0, "source": source}
+    assert metrics.reconciliation_error(request(stats=stats)) is None
+    stats |= {"completion_tokens": 3, "source": "server"}
+    assert metrics.reconciliation_error(request(stats=stats)) is not None

@@ -1,11 +1,15 @@
 """A reader of the report's HTML: nesting, attributes, references, and its tables by section."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from importlib.resources import files
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "base", "source"}
 _REFERENCES = ("src", "href", "xlink:href", "srcset", "action", "poster", "data", "formaction")
+SCRIPT = (files("ddtree.report") / "page.js").read_text(encoding="utf-8")
+_PLACES = ("Context", "Concurrency", "Temperature", "Requests/s")
 _CSS_REFERENCE = re.compile(
     r"@import|url\(\s*['\"]?(?!data:)|image-set\(|expression\(", re.IGNORECASE
 )
@@ -92,7 +96,9 @@ def external_references(page: str) -> list[str]:
                 found.append(f"<{element.tag} {name}={value}>")
             if name == "style" and _CSS_REFERENCE.search(value):
                 found.append(f"<{element.tag} style={value}>")
-        if element.tag in ("script", "iframe", "object", "embed", "base"):
+        if element.tag == "script" and not is_own_script(element):
+            found.append("<script>")
+        if element.tag in ("iframe", "object", "embed", "base"):
             found.append(f"<{element.tag}>")
         if element.tag == "style" and _CSS_REFERENCE.search(element.text):
             found.append("<style>")
@@ -101,19 +107,64 @@ def external_references(page: str) -> list[str]:
     return found
 
 
-def rows(reader: Reader, section: str) -> dict[tuple[str, str], list[str]]:
-    """A grouped table's rows, as {(setting, arm): texts of the cells}, notes in the text."""
-    table: dict[tuple[str, str], list[str]] = {}
-    group, current = "", []
-    for element in reader.elements:
-        if element.section != section:
-            continue
+def is_own_script(element: Element) -> bool:
+    """Whether a script is the page's data or the report's own script, to the letter."""
+    if element.attributes.get("type") == "application/json":
+        return "src" not in element.attributes and element.attributes.get("id") == "data"
+    return element.attributes == {} and element.text == SCRIPT
+
+
+def rows(reader: Reader, table: str) -> dict[tuple[str, str], list[str]]:
+    """A data table's rows by id, as {(setting, arm): texts of the cells}, notes in the text.
+
+    A setting reads `Context 900, concurrency 8`, with what else its columns hold.
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    titles = [title for title, _ in _cells(reader, table, "col")]
+    places = [title.lower() for title in titles if title in _PLACES]
+    for arm, texts in _rows(reader, table):
+        here = ", ".join(f"{name} {text}" for name, text in zip(places, texts, strict=False))
+        found[here.capitalize(), arm] = texts[len(places) :]
+    return found
+
+
+def columns(reader: Reader, table: str) -> list[str]:
+    """A data table's titles, without the arm's and the setting's."""
+    titles = [title for title, _ in _cells(reader, table, "col")]
+    return [title for title in titles[1:] if title not in _PLACES]
+
+
+def _within(reader: Reader, table: str) -> list[Element]:
+    """The elements of a table, from its start to the next table's."""
+    start = next(
+        (i for i, e in enumerate(reader.elements) if e.attributes.get("id") == table), None
+    )
+    if start is None:
+        return []
+    rest = reader.elements[start + 1 :]
+    end = next((i for i, e in enumerate(rest) if e.tag in ("table", "section")), len(rest))
+    return rest[:end]
+
+
+def _cells(reader: Reader, table: str, scope: str) -> list[tuple[str, Element]]:
+    return [
+        (" ".join(e.text.split()), e)
+        for e in _within(reader, table)
+        if e.tag == "th" and e.attributes.get("scope") == scope
+    ]
+
+
+def _rows(reader: Reader, table: str) -> Iterator[tuple[str, list[str]]]:
+    arm, texts = "", []
+    for element in _within(reader, table):
         text = " ".join(element.text.split())
-        scope = element.attributes.get("scope")
-        if element.tag == "th" and scope == "rowgroup":
-            group = text
-        elif element.tag == "th" and scope == "row":
-            current = table.setdefault((group, text), [])
+        if element.tag == "tr":
+            if arm:
+                yield arm, texts
+            arm, texts = "", []
+        elif element.tag == "th" and element.attributes.get("scope") == "row":
+            arm = text
         elif element.tag == "td":
-            current.append(text)
-    return table
+            texts.append(text)
+    if arm:
+        yield arm, texts

@@ -11,6 +11,8 @@ from ddtree.records.summary import (
     Interval,
     Losslessness,
     RunSummary,
+    Spread,
+    TreeUse,
     Verdict,
 )
 
@@ -57,8 +59,39 @@ def cell(arm: Arm, context: int, concurrency: int, **changes: Any) -> CellSummar
         stage_seconds=_stages(arm, round_s, budget),
         round_s=round_s,
         losslessness=_grade(arm, context, concurrency),
+        end_to_end_interval=None if arm == AR else around(1 + 0.8 * (speedup - 1), 0.03),
+        ttft=spread(0.081 + context * 4.1e-4),
+        tpot=spread(step / speedup),
+        end_to_end=spread(0.081 + context * 4.1e-4 + 127 * step / speedup),
+        acceptance_source=None if arm == AR else "server",
+        acceptance_gain=None if arm == AR else length,
+        round_cost=None if arm == AR else cost,
+        tree=_tree(arm, length),
+        ratio_deciles=() if arm == AR else tuple(speedup * (0.8 + 0.05 * d) for d in range(1, 10)),
+        achieved_concurrency=0.98 * concurrency,
+        loop_lag_s=0.0011,
+        cached_tokens=0,
     )
     return replace(base, **changes)
+
+
+def spread(middle: float, count: int = 40) -> Spread:
+    """Quantiles around `middle`; so many requests bound no p95 and no p99 unless `count` does."""
+    p95, p99 = (1.4 * middle if count >= 59 else None, 1.7 * middle if count >= 299 else None)
+    return Spread(count, 0.9 * middle, middle, 1.2 * middle, p95, p99)
+
+
+def _tree(arm: Arm, length: float) -> TreeUse | None:
+    if arm == AR:
+        return None
+    nodes = arm.budget or 7
+    weights = [0.86**n for n in range(nodes)]
+    gains = tuple((length - 1) * weight / sum(weights) for weight in weights)
+    if arm.method == "chain":
+        return TreeUse((1.0,), 0.0, length, (length - 1) / nodes, gains)
+    ranks = (0.78, 0.13, 0.06, 0.03)[: arm.topk]
+    ranks = tuple(share / sum(ranks) for share in ranks)
+    return TreeUse(ranks, 0.31, 0.87 * length, (length - 1) / nodes, gains)
 
 
 def around(value: float, share: float) -> Interval:

@@ -1,13 +1,12 @@
 """The page as a whole: self-contained, escaped, complete, and never a win that isn't one."""
 
 import dataclasses
-import functools
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from report_html import external_references, read, rows
+from report_pages import page_of
 from report_samples import (
     AR,
     ARMS,
@@ -27,13 +26,8 @@ from report_samples import (
 from ddtree.errors import ConfigError
 from ddtree.records.arms import Arm
 from ddtree.records.summary import Choice, Interval, Losslessness, RunSummary, Verdict
+from ddtree.records.summary_json import read_summary
 from ddtree.report.page import render_report, write_report
-
-
-@functools.cache
-def page_of(make: Callable[[], RunSummary]) -> str:
-    return render_report(make())
-
 
 RUNS = (good_run, sampled_run, faulty_run, no_verdict_run, one_cell_run)
 HOSTILE = (
@@ -85,6 +79,7 @@ def test_sections_stand_in_order_under_one_heading_each():
     sections = [e.attributes["id"] for e in reader.all("section")]
     assert sections == [
         "verdict",
+        "crossover",
         "speedup",
         "throughput",
         "acceptance",
@@ -113,7 +108,7 @@ def test_every_header_has_a_scope_and_every_picture_a_text(make):
 
 def test_each_cell_shows_its_numbers():
     run = good_run()
-    table = rows(read(render_report(run)), "cells")
+    table = rows(read(render_report(run)), "all-cells")
     assert len(table) == len(run.cells)
     for found in run.cells:
         row = table[f"Context {found.context}, concurrency {found.concurrency}", found.arm.label]
@@ -127,14 +122,15 @@ def test_each_cell_shows_its_numbers():
             continue
         low, high = found.speedup_interval.low, found.speedup_interval.high
         assert row[2] == f"{found.speedup:.2f}×{low:.2f}–{high:.2f}"
-        assert row[4] == f"{found.end_to_end_speedup:.2f}×"
+        low, high = found.end_to_end_interval.low, found.end_to_end_interval.high
+        assert row[4] == f"{found.end_to_end_speedup:.2f}×{low:.2f}–{high:.2f}"
         assert row[9] == f"{found.acceptance_length:.2f}"
 
 
 def test_each_round_and_grade_shows_its_numbers():
     run = good_run()
     reader = read(render_report(run))
-    grades = rows(reader, "losslessness")
+    grades = rows(reader, "grades")
     for found in run.cells:
         grade = found.losslessness
         row = grades[f"Context {found.context}, concurrency {found.concurrency}", found.arm.label]
@@ -187,7 +183,7 @@ def test_barred_cells_are_hatched_and_explained():
     assert "9.87" not in reader.text("speedup")
     assert "9.87" not in reader.text("verdict")
     assert "not planned" in reader.text("speedup")
-    row = rows(reader, "cells")["Context 900, concurrency 8", "ddtree(16,4)"]
+    row = rows(reader, "all-cells")["Context 900, concurrency 8", "ddtree(16,4)"]
     assert row[0] == "not lossless2 bugs, 1 suspect"
     assert row[2] == "9.87×does not count"
 
@@ -215,7 +211,8 @@ def test_only_a_valid_lossless_cell_is_a_win_or_shipped(state, grade):
     fit = state == "ok" and grade in ("exact", "near-ties")
     wins = [e for e in reader.all("td", "speedup", "win") if "9.87" in e.text]
     chosen = reader.all("td", "speedup", "chosen")
-    win_rows = [e for e in reader.all("tr", "cells", "win") if "ddtree" in e.text]
+    win_rows = reader.all("span", "cells", "win")
+    win_rows = [e for e in win_rows if "9.87" in e.text]
     shipped = reader.all("div", "verdict", "ship")
     assert [len(wins), len(chosen), len(win_rows), len(shipped)] == [int(fit)] * 4
     text = reader.text("verdict")
@@ -255,14 +252,19 @@ def test_the_temperature_is_named_wherever_settings_are_listed():
     assert "highest" in text
     assert re.search(r"lowest \S+ \(\S+\) at context 900, concurrency 8, temperature 0\.7;", text)
     assert "context 256, concurrency 1, temperature 0.7: 0.900" in text
-    for section in ("speedup", "throughput", "acceptance", "round", "losslessness", "cells"):
-        assert "temperature 0.7" in reader.text(section), section
-        assert "temperature 0" in reader.text(section).replace("temperature 0.7", ""), section
+    for section in ("speedup", "throughput", "acceptance", "round", "crossover"):
+        text = reader.text(section).lower()
+        assert "temperature 0.7" in text, section
+        assert "temperature 0" in text.replace("temperature 0.7", ""), section
+    for table in ("grades", "all-cells"):
+        settings = {setting for setting, _ in rows(reader, table)}
+        assert {setting.rpartition(" ")[2] for setting in settings} == {"0", "0.7"}
 
 
 def test_no_temperature_is_named_in_a_greedy_run():
     text = read(page_of(good_run))
     listed = [text.text(e.attributes["id"]) for e in text.all("section")][:-1]
+    assert "emperature" in text.text("provenance")
     assert [part for part in listed if "emperature" in part] == []
 
 
@@ -280,7 +282,7 @@ def test_an_interval_around_one_is_no_win():
     level = cell(SHIP, 900, 1, speedup=1.03, speedup_interval=Interval(0.98, 1.08))
     reader = read(render_report(dataclasses.replace(one_cell_run(), cells=(level,))))
     assert [e.text for e in reader.all("td", "speedup", "even")] == ["1.03×0.98–1.08"]
-    assert reader.all("tr", "cells", "win") == []
+    assert reader.all("span", "cells", "win") == []
 
 
 def test_without_an_interval_nothing_is_won_or_shipped():
@@ -288,7 +290,7 @@ def test_without_an_interval_nothing_is_won_or_shipped():
     verdict = Verdict(SHIP, "Ship it.", 9.87, (Choice(900, 1, 0.0, SHIP, 9.87, "Fastest."),))
     run = dataclasses.replace(good_run(), cells=(cell(AR, 900, 1), lone), verdict=verdict)
     reader = read(render_report(run))
-    assert reader.all("tr", "cells", "win") == []
+    assert reader.all("span", "cells", "win") == []
     assert reader.all("div", "verdict", "ship") == []
     assert "Ship it." not in reader.text("verdict")
     assert "not faster with confidence, n too small" in reader.text("verdict")
@@ -398,9 +400,10 @@ def test_a_number_that_does_not_exist_is_a_dash_with_its_reason(value):
         round_s=value,
         stage_seconds=None,
         accepted_by_depth=(),
+        speedup=value,
     )
     reader = read(render_report(dataclasses.replace(one_cell_run(), cells=(bare,))))
-    row = rows(reader, "cells")["Context 900, concurrency 1", SHIP.label]
+    row = rows(reader, "all-cells")["Context 900, concurrency 1", SHIP.label]
     for column in (5, 6, 7, 9, 10):
         assert row[column].startswith("–"), row
     dashes = reader.all("span", "cells", "none")
@@ -429,20 +432,20 @@ def test_two_cells_for_one_place_are_refused():
 def test_temperature_separates_cells_and_is_named():
     cells = tuple(cell(arm, 900, 1, temperature=t) for t in (0.0, 0.7) for arm in ARMS)
     run = dataclasses.replace(good_run(), cells=cells)
-    table = rows(read(render_report(run)), "cells")
+    table = rows(read(render_report(run)), "all-cells")
     assert ("Context 900, concurrency 1, temperature 0.7", TREES[0].label) in table
     assert len(table) == len(cells)
 
 
 def test_the_same_summary_gives_the_same_page_and_survives_json():
     run = faulty_run()
-    assert page_of(faulty_run) == render_report(RunSummary.from_json(run.to_json()))
+    assert page_of(faulty_run) == render_report(read_summary(run.to_json()))
 
 
 def test_many_arms_share_the_grey_line():
     reader = read(page_of(large_run))
     assert "35 other arms" in reader.text("throughput")
-    assert len(reader.all("svg", "throughput", "plot")) == 2
+    assert len(reader.all("svg", "throughput", "plot")) == 3 + 1
 
 
 def test_write_replaces_the_old_page(tmp_path: Path):

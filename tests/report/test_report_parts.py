@@ -195,6 +195,8 @@ def test_colours_are_readable(theme):
         assert contrast(colour[name], colour["page"]) >= 4.5, name
     for ground in ("heat-mid", "heat-win", "heat-loss"):
         assert contrast(colour["ink"], colour[ground]) >= 4.5, ground
+    for ground in ("cross-ar", "cross-chain", "cross-ddtree", "cross-tie"):
+        assert contrast(colour["ink"], colour[ground]) >= 4.5, ground
     assert contrast(colour["chosen"], colour["page"]) >= 4.5
     for number_ in range(8):
         assert contrast(colour[f"series-{number_}"], colour["page"]) >= 3, number_

@@ -18,7 +18,9 @@ from mutations.planting import Mutation, planted
 # on each other (n and temperature). So not everything that fits it is served there.
 SETTINGS = """
 [[operations]]
-include-name = ["POST /v1/completions", "POST /v1/chat/completions", "POST /detokenize"]
+include-name = [
+  "POST /v1/completions", "POST /v1/chat/completions", "POST /v1/replay", "POST /detokenize",
+]
 checks.positive_data_acceptance.enabled = false
 """
 

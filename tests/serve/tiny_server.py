@@ -79,12 +79,12 @@ def tiny_server() -> Iterator[TinyServer]:
 
 @contextlib.contextmanager
 def served(engine: Engine, tokenizer: PreTrainedTokenizerFast, **settings: Any) -> Iterator[str]:
-    """The URL of a server on a thread, stopped at the end. Settings are the worker's, and
-    `guards`."""
-    guards = settings.pop("guards", None)
+    """The URL of a server on a thread, stopped at the end. Settings are the worker's, `guards`
+    and the `default` speculation."""
+    guards, default = settings.pop("guards", None), settings.pop("default", None)
     worker = ddtree.serve.EngineWorker(engine, **settings)
     info = ddtree.serve.ServerInfo("tiny", {})
-    app = ddtree.serve.create_app(worker, tokenizer, info, guards)
+    app = ddtree.serve.create_app(worker, tokenizer, info, guards, default)
     port = free_port()
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning", ws="none"))
     thread = threading.Thread(target=server.run)

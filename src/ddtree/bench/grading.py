@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ddtree.bench.drafter_control import SIDES
 from ddtree.bench.group import BASELINE
 from ddtree.bench.pairing import CellData, gather, pairs
 from ddtree.bench.part import Progress
@@ -90,7 +91,7 @@ class Grading:
                 controls[place] = await self._control(some, rows, server)
             own = await self._own_grades(outputs, controls.get(place), server)
             self.ledger.set_grade(cells[g, BASELINE], baseline_grade(len(outputs), own))
-            for arm in self.spec.arms[1:]:
+            for arm in group.arms[1:]:
                 sides = (cells[g, arm], baseline)
                 await self._grade(group, sides, server, controls.get(place))
 
@@ -102,7 +103,7 @@ class Grading:
             return
         rows = [r for r in self._rows.values() if (r.context, r.concurrency) == setting]
         # Where a side was measured again, the newest row counts.
-        newest = {row.role: self._data(row.key) for row in rows if row.role != "arm"}
+        newest = {row.role: self._data(row.key) for row in rows if row.role in SIDES}
         outputs = self._pairs(
             group, newest["control-with-drafter"], newest["control-without-drafter"]
         )

@@ -8,9 +8,11 @@ failed leaves its neighbours a quieter server.
 import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from ddtree.errors import ConfigError
+from ddtree.records.acceptance import Account, accounts_of
 from ddtree.records.ledger import BlockRow, CellRow
 from ddtree.records.metrics import (
     busy_window,
@@ -19,9 +21,13 @@ from ddtree.records.metrics import (
     reconciliation_error,
 )
 from ddtree.records.requests import RequestRecord
-from ddtree.records.statistics import Estimate, paired_ratio, throughput_ratio
+from ddtree.records.settings import Setting
+from ddtree.records.statistics import Estimate, paired_ratio
 
 Blocks = Mapping[int, Sequence[RequestRecord]]
+
+END_TO_END_DRAWS = 1_000
+"""Fewer than for what decides: the ends of an interval are good to 2 % of its width."""
 
 MISCOUNTS = ("counts", "count_mismatch")
 """Error classes of answers whose counts contradict each other: no accident of the machine."""
@@ -33,13 +39,15 @@ class CellData:
 
     `blocks` holds the `ok` blocks, which alone are counted. `repeated` holds the requests of
     `failed` attempts, most of which a later attempt made good. `invalid_reasons` has one entry for
-    each attempt that noise on the machine voided; its requests count nowhere.
+    each attempt that noise on the machine voided; its requests count nowhere. `extras` is what was
+    observed during each ok block.
     """
 
     row: CellRow
     blocks: Blocks
     repeated: tuple[RequestRecord, ...]
     invalid_reasons: tuple[str, ...]
+    extras: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def requests(self) -> tuple[RequestRecord, ...]:
@@ -50,6 +58,20 @@ class CellData:
     def finished(self) -> tuple[RequestRecord, ...]:
         """Requests of the ok blocks that finished."""
         return tuple(record for record in self.requests if record.error is None)
+
+    @property
+    def accounts(self) -> list[Account]:
+        """Of the ok blocks' rounds: the counters' of a block where they were read, else those of
+        its requests that finished."""
+        return self.accounts_in(self.blocks)
+
+    def accounts_in(self, blocks: Iterable[int]) -> list[Account]:
+        """`accounts` of some of the ok blocks."""
+        found: list[Account] = []
+        for index in blocks:
+            counters = self.extras.get(index, {}).get("counters")
+            found += [counters] if counters else accounts_of(self.blocks[index])
+        return found
 
     @property
     def failures(self) -> Counter[str]:
@@ -103,6 +125,7 @@ def gather(row: CellRow, blocks: Sequence[BlockRow], requests: Sequence[RequestR
             for record in by_attempt[block.index, block.attempt]
         ),
         invalid_reasons=tuple(b.reason or "no reason" for b in blocks if b.state == "invalid"),
+        extras={block.index: block.extra for block in counted if block.state == "ok"},
     )
 
 
@@ -128,33 +151,46 @@ def unanswered(candidate: Blocks, baseline: Blocks) -> int:
     return count
 
 
+def busy_slots(setting: Setting) -> int:
+    """How many slots a setting keeps busy, as `speedup` wants them: 1 in an open loop, which is
+    never full for long and compared prompt by prompt."""
+    return 1 if setting.rate else setting.concurrency
+
+
 def speedup(candidate: Blocks, baseline: Blocks, concurrency: int, seed: int) -> Estimate:
-    """Decode speed-up: per prompt at concurrency 1, of system throughputs by block above.
+    """Decode speed-up, see `speed_ratios`."""
+    return paired_ratio(speed_ratios(candidate, baseline, concurrency), seed)
+
+
+def speed_ratios(candidate: Blocks, baseline: Blocks, concurrency: int) -> list[list[float]]:
+    """By block, candidate over baseline: per prompt at concurrency 1, of system throughputs above.
 
     Answers that came in one chunk, and blocks in which the slots were never all busy or any
     request of either side failed, give no ratio.
     """
     if concurrency == 1:
-        return _prompt_ratio(candidate, baseline, decode_tokens_per_s, seed)
+        return decode_ratios(candidate, baseline)
     rates = []
-    for index in _whole(candidate, baseline):
+    for index in whole_blocks(candidate, baseline):
         windows = [busy_window(side[index], concurrency) for side in (candidate, baseline)]
         found = [window.tokens_per_s for window in windows if window and window.tokens]
         if len(found) == len(windows):
-            rates.append(found)
-    return throughput_ratio([rate[0] for rate in rates], [rate[1] for rate in rates], seed)
+            rates.append([found[0] / found[1]])
+    return rates
+
+
+def decode_ratios(candidate: Blocks, baseline: Blocks) -> list[list[float]]:
+    """By block, the ratio of decode speeds of each prompt."""
+    return _prompt_ratios(candidate, baseline, decode_tokens_per_s)
 
 
 def end_to_end_speedup(candidate: Blocks, baseline: Blocks, seed: int) -> Estimate:
     """Geometric mean of per-prompt ratios of tokens / end-to-end time, prompt work included."""
-    return _prompt_ratio(candidate, baseline, end_to_end_tokens_per_s, seed)
+    ratios = _prompt_ratios(candidate, baseline, end_to_end_tokens_per_s)
+    return paired_ratio(ratios, seed, draws=END_TO_END_DRAWS)
 
 
-def _common(candidate: Blocks, baseline: Blocks) -> list[int]:
-    return sorted(candidate.keys() & baseline.keys())
-
-
-def _whole(candidate: Blocks, baseline: Blocks) -> list[int]:
+def whole_blocks(candidate: Blocks, baseline: Blocks) -> list[int]:
     """Common blocks in which no request of either side failed."""
     return [
         index
@@ -163,15 +199,16 @@ def _whole(candidate: Blocks, baseline: Blocks) -> list[int]:
     ]
 
 
-def _prompt_ratio(
-    candidate: Blocks,
-    baseline: Blocks,
-    speed: Callable[[RequestRecord], float | None],
-    seed: int,
-) -> Estimate:
+def _common(candidate: Blocks, baseline: Blocks) -> list[int]:
+    return sorted(candidate.keys() & baseline.keys())
+
+
+def _prompt_ratios(
+    candidate: Blocks, baseline: Blocks, speed: Callable[[RequestRecord], float | None]
+) -> list[list[float]]:
     ratios = []
-    whole = _whole(candidate, baseline)
+    whole = whole_blocks(candidate, baseline)
     for block in pairs({i: candidate[i] for i in whole}, {i: baseline[i] for i in whole}):
         speeds = [(speed(mine), speed(base)) for mine, base in block]
         ratios.append([a / b for a, b in speeds if a is not None and b is not None])
-    return paired_ratio(ratios, seed)
+    return ratios

@@ -4,11 +4,13 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
-from ddtree.bench.load import closed_loop
+from ddtree.bench.gates import Observed, judge
+from ddtree.bench.load import TIMEOUT_CELL
+from ddtree.bench.part_load import Loaded, PartLoad
 from ddtree.bench.plan import Group, request_sampling
-from ddtree.bench.session import Connection
 from ddtree.bench.spec import BenchSpec
 from ddtree.bench.watch import (
     CpuReading,
@@ -19,8 +21,8 @@ from ddtree.bench.watch import (
     step_reason,
     step_s,
 )
-from ddtree.bench.workload import Prompt
 from ddtree.endpoint.calls import CompletionRequest, RequestLabel
+from ddtree.endpoint.client import ServerClient
 from ddtree.endpoint.stream import error_class
 from ddtree.errors import EndpointError
 from ddtree.records.arms import Arm
@@ -33,7 +35,23 @@ from ddtree.records.summary import CellState
 _BREAKS = ("connect", "broken_stream")
 _DYING_S = 1.0
 _POLL_S = 0.05
-_NO_PROGRESS = ("connect", "timeout_first_token", "timeout_silence", "timeout_total")
+_NO_PROGRESS = (
+    *("connect", "timeout_first_token", "timeout_silence", "timeout_total"),
+    TIMEOUT_CELL,
+)
+
+
+class Reached(Protocol):
+    """A server with its client."""
+
+    @property
+    def client(self) -> ServerClient:
+        """EndpointError when there is none."""
+        ...
+
+    def check_alive(self) -> None:
+        """EndpointError once the server has died."""
+        ...
 
 
 class Progress(Protocol):
@@ -87,7 +105,12 @@ class PartResult:
 
 @dataclass(frozen=True)
 class Recorder:
-    """Where parts are kept and how the machine is watched; `threads` are the server's."""
+    """Where parts are kept and how the machine is watched.
+
+    `threads` and `block_size` are the server's, None where it doesn't say. `lead_in` fills the
+    slots of a closed loop with warm-up prompts of staggered lengths before each part, so that no
+    measured request starts in a burst.
+    """
 
     spec: BenchSpec
     ledger: Ledger
@@ -95,6 +118,8 @@ class Recorder:
     progress: Progress
     reader: Reader
     threads: int | None = None
+    block_size: int | None = None
+    lead_in: bool = False
 
     def share_since(self, before: CpuReading) -> CpuShare:
         """What other processes took since a reading."""
@@ -115,53 +140,66 @@ def warmup_requests(spec: BenchSpec, group: Group, arm: Arm) -> tuple[Completion
     )
 
 
-async def run_part(part: Part, server: Connection, recorder: Recorder) -> PartResult:
+async def run_part(part: Part, server: Reached, recorder: Recorder) -> PartResult:
     """Send the block's prompts with this arm, keep every request, judge the time it took.
 
     Each request is on disk as it finishes, the block's row once all have. ServerCrashError when
     the server died or when every request ran into a deadline; the block is then `failed`.
     """
-    prompts = part.group.blocks[part.block]
-    limits = {p.id: part.caps.get(p.id, recorder.spec.max_tokens) for p in prompts}
+    limits = {
+        p.id: part.caps.get(p.id, recorder.spec.max_tokens) for p in part.group.blocks[part.block]
+    }
     attempt = recorder.ledger.start_block(part.cell, part.block)
-
-    async def send(prompt: Prompt) -> RequestRecord:
-        label = RequestLabel(part.cell, attempt, part.block, prompt.id)
-        request = CompletionRequest(
-            prompt.token_ids,
-            limits[prompt.id],
-            part.arm,
-            recorder.spec.ignore_eos,
-            request_sampling(recorder.spec, part.group, prompt.id),
-        )
-        return await server.client.stream_completion(request, label)
-
-    async def keep(record: RequestRecord) -> None:
-        # In a thread: the disk's time must not delay the stamps of streams still running.
-        await asyncio.to_thread(recorder.log.append, (record,))
-
     before = recorder.reader()
-    records = await closed_loop(prompts, part.group.concurrency, send, keep)
+    load = await PartLoad(
+        spec=recorder.spec,
+        group=part.group,
+        arm=part.arm,
+        label=RequestLabel(part.cell, attempt, part.block),
+        limits=limits,
+        sampling=partial(request_sampling, recorder.spec, part.group),
+        client=server.client,
+        log=recorder.log,
+        lead_in=recorder.lead_in,
+    ).run()
     share = recorder.share_since(before)
     try:
-        await check_server(server, records)
+        await check_server(server, load.records)
     except ServerCrashError as error:
         recorder.ledger.finish_block(part.cell, part.block, "failed", error.kind)
         raise
-    step = step_s(records) if part.arm.method == "ar" else None
-    invalid = others_reason(share) or step_reason(step, part.calibration_s)
+    findings = judge(_observed(part, load, recorder))
+    step = step_s(load.records) if part.arm.method == "ar" else None
+    invalid = others_reason(share) or findings.invalid or step_reason(step, part.calibration_s)
     extra = {
         "others_cpu_share": share.others,
         "step_s": step,
         "calibration_s": part.calibration_s,
         "max_tokens": limits,
+        "loop_lag_p99_s": None if load.lag is None else load.lag.p99_s,
+        "achieved_concurrency": load.occupancy.mean,
+        "peak_in_flight": load.occupancy.peak,
+        "flags": list(findings.flags),
     }
     state: CellState = "invalid" if invalid else "ok"
     recorder.ledger.finish_block(part.cell, part.block, state, invalid, extra)
-    return PartResult(records, invalid)
+    return PartResult(load.records, invalid)
 
 
-async def check_server(server: Connection, records: Sequence[RequestRecord]) -> None:
+def _observed(part: Part, load: Loaded, recorder: Recorder) -> Observed:
+    closed = recorder.spec.arrivals == "closed"
+    return Observed(
+        arm=part.arm,
+        records=load.records,
+        planned={p.id: len(p.token_ids) for p in part.group.blocks[part.block]},
+        concurrency=part.group.setting.concurrency if closed else None,
+        occupancy=load.occupancy,
+        lag=load.lag,
+        block_size=recorder.block_size,
+    )
+
+
+async def check_server(server: Reached, records: Sequence[RequestRecord]) -> None:
     """ServerCrashError when the server died under these requests or let none make progress.
 
     After a broken stream the server is watched for a second before it counts as alive.

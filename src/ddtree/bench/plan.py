@@ -2,37 +2,54 @@
 
 import hashlib
 from dataclasses import dataclass
-from itertools import product
 
+from ddtree.bench.cells import Grid
 from ddtree.bench.spec import BenchSpec
 from ddtree.bench.workload import Prompt, PromptSource
 from ddtree.records.arms import Arm
+from ddtree.records.ledger import Role
 from ddtree.records.sampling import Sampling
-from ddtree.records.summary import setting_name
+from ddtree.records.settings import Setting
 
 CALIBRATION_TRIES = 3
 # Fewer than three blocks give no interval.
 _CONTROL_BLOCKS = 3
+_BASELINE = Arm("ar")
 
 
 @dataclass(frozen=True)
 class Group:
-    """All arms at one context, concurrency and temperature: they share blocks, prompts and fate.
+    """All arms at one setting, the baseline first: they share blocks, prompts and fate.
 
     `warmup` and each of `calibration` hold one prompt per slot; no prompt is measured as well.
     """
 
-    context: int
-    concurrency: int
-    temperature: float
+    setting: Setting
+    arms: tuple[Arm, ...]
     blocks: tuple[tuple[Prompt, ...], ...]
     warmup: tuple[Prompt, ...]
     calibration: tuple[tuple[Prompt, ...], ...]
+    role: Role = "arm"
+
+    @property
+    def context(self) -> int:
+        """Prompt tokens, or OWN_LENGTH."""
+        return self.setting.context
+
+    @property
+    def concurrency(self) -> int:
+        """Requests in flight, or slots in an open loop."""
+        return self.setting.concurrency
+
+    @property
+    def temperature(self) -> float:
+        """0 is greedy."""
+        return self.setting.temperature
 
     @property
     def name(self) -> str:
         """How messages call it."""
-        return setting_name(self.context, self.concurrency, self.temperature)
+        return self.setting.name
 
     @property
     def prompts(self) -> tuple[Prompt, ...]:
@@ -42,26 +59,49 @@ class Group:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """The groups in the order they run; `control` is the drafter control's, if asked for."""
+    """The groups in the order they run; `control` is the drafter control's, `sentinel` the one
+    that is run again and again, if asked for."""
 
     groups: tuple[Group, ...]
     control: Group | None
+    sentinel: Group | None = None
 
 
-async def make_plan(spec: BenchSpec, source: PromptSource) -> RunPlan:
-    """Draw all prompts of a run, always in the same order."""
-    groups = []
-    for temperature, context, concurrency in product(
-        spec.temperatures, spec.contexts, spec.concurrencies
-    ):
-        count = spec.block_count(concurrency)
-        groups.append(await _group(spec, source, (context, concurrency, temperature), count))
-    control = None
-    if spec.control:
-        setting = (spec.contexts[0], spec.concurrencies[0], spec.temperatures[0])
-        count = max(_CONTROL_BLOCKS, spec.block_count(setting[1]))
-        control = await _group(spec, source, setting, count)
-    return RunPlan(tuple(groups), control)
+async def make_plan(spec: BenchSpec, grid: Grid, source: PromptSource) -> RunPlan:
+    """Draw the prompts of all cells, always in the same order."""
+    groups = [
+        await make_group(spec, source, setting, arms, spec.block_count(setting.concurrency))
+        for setting, arms in grid.arms.items()
+    ]
+    control = sentinel = None
+    if spec.control and grid.arms:
+        setting = grid.settings[0]
+        count = max(_CONTROL_BLOCKS, spec.block_count(setting.concurrency))
+        control = await make_group(spec, source, setting, (_BASELINE,), count)
+    if spec.sentinel_every and grid.arms:
+        setting = grid.settings[len(grid.settings) // 2]
+        sentinel = await make_group(spec, source, setting, (_BASELINE,), 1, role="sentinel")
+    return RunPlan(tuple(groups), control, sentinel)
+
+
+async def make_group(
+    spec: BenchSpec,
+    source: PromptSource,
+    setting: Setting,
+    arms: tuple[Arm, ...],
+    blocks: int,
+    *,
+    role: Role = "arm",
+) -> Group:
+    """One group with prompts of its own."""
+    size = spec.block_prompts(setting.concurrency)
+    context = setting.context
+    warmup = await source.take(spec.warmup_context or context, setting.concurrency)
+    calibration = [
+        await source.take(context, setting.concurrency) for _ in range(CALIBRATION_TRIES)
+    ]
+    taken = [await source.take(context, size) for _ in range(blocks)]
+    return Group(setting, arms, tuple(taken), warmup, tuple(calibration), role)
 
 
 def request_sampling(spec: BenchSpec, group: Group, prompt_id: str) -> Sampling:
@@ -91,14 +131,3 @@ def part_work(spec: BenchSpec, group: Group) -> float:
     """Relative cost of one arm in one block: prompt tokens, and steps at 20 tokens each."""
     size = spec.block_prompts(group.concurrency)
     return size * group.context + 20.0 * spec.max_tokens * size / group.concurrency
-
-
-async def _group(
-    spec: BenchSpec, source: PromptSource, setting: tuple[int, int, float], count: int
-) -> Group:
-    context, concurrency, temperature = setting
-    size = spec.block_prompts(concurrency)
-    warmup = await source.take(spec.warmup_context or context, concurrency)
-    calibration = [await source.take(context, concurrency) for _ in range(CALIBRATION_TRIES)]
-    blocks = [await source.take(context, size) for _ in range(count)]
-    return Group(context, concurrency, temperature, tuple(blocks), warmup, tuple(calibration))

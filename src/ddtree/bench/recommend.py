@@ -1,7 +1,9 @@
 """Which arm to ship: the fastest that is proven lossless, the smallest of those that tie.
 
-Only cells that are `ok` and whose outputs are exact, or exact up to near-ties, are candidates, and
-only an interval wholly above 1 wins. Temperatures are settings like contexts and concurrencies.
+Only cells that are `ok` and whose outputs are exact, or exact up to near-ties, are candidates. One
+wins with an interval wholly above 1 that survives Holm's correction over its setting's candidates:
+of many arms none better than `ar`, one in twenty would have such an interval by chance. Screened
+cells are no part of this. Temperatures and rates are settings like contexts and concurrencies.
 """
 
 import math
@@ -9,12 +11,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from ddtree.records.arms import Arm
-from ddtree.records.summary import CellSummary, Choice, Losslessness, Verdict, setting_name
+from ddtree.records.settings import Setting
+from ddtree.records.statistics import holm
+from ddtree.records.summary import CellSummary, Choice, Losslessness, Verdict
 
 TIE_BAND = 0.02
 N_TOO_SMALL = "n too small"
-
-Setting = tuple[int, int, float]
 
 
 def is_candidate(cell: CellSummary) -> bool:
@@ -25,11 +27,19 @@ def is_candidate(cell: CellSummary) -> bool:
     return cell.is_lossless and speed is not None and math.isfinite(speed) and speed > 0
 
 
+def winners(group: Iterable[CellSummary]) -> list[CellSummary]:
+    """Of one setting's cells the candidates that are faster than `ar` with confidence."""
+    known = [(cell, cell.speedup_p) for cell in group if is_candidate(cell)]
+    tested = [(cell, p) for cell, p in known if p is not None]
+    fallen = holm([p for _, p in tested])
+    return [cell for (cell, _), sure in zip(tested, fallen, strict=True) if sure and cell.is_win]
+
+
 def recommend(cells: Sequence[CellSummary]) -> Verdict:
-    """The verdict over all (context, concurrency, temperature) settings of the cells."""
+    """The verdict over all settings of the cells."""
     groups: dict[Setting, list[CellSummary]] = defaultdict(list)
     for cell in cells:
-        groups[cell.context, cell.concurrency, cell.temperature].append(cell)
+        groups[cell.setting].append(cell)
     chosen = [_choose(groups[setting]) for setting in sorted(groups)]
     choices = tuple(choice for choice in chosen if choice is not None)
     arm_cells = _overall(groups)
@@ -57,19 +67,31 @@ def _choose(group: Sequence[CellSummary]) -> Choice | None:
     """The arm for one setting; None without a valid baseline to be faster than."""
     if not _has_baseline(group):
         return None
-    setting = group[0].context, group[0].concurrency, group[0].temperature
+    setting = group[0].setting
     candidates = [cell for cell in group if is_candidate(cell)]
-    faster = [cell for cell in candidates if cell.is_win]
+    faster = winners(candidates)
     if not faster:
         baseline = next(c.arm for c in group if c.arm.method == "ar" and c.state == "ok")
-        return Choice(*setting, baseline, 1.0, _why_baseline(candidates))
+        return _choice(setting, baseline, 1.0, _why_baseline(candidates))
     best = max(faster, key=_speedup)
     tied = [cell for cell in faster if _speedup(cell) >= _speedup(best) * (1 - TIE_BAND)]
     pick = min(tied, key=lambda cell: cell.arm.size)
     reason = f"fastest of {len(candidates)} lossless arms"
     if pick is not best:
         reason = f"within {TIE_BAND:.0%} of {best.arm.label} ({_speedup(best):.2f}x), and smaller"
-    return Choice(*setting, pick.arm, _speedup(pick), reason)
+    return _choice(setting, pick.arm, _speedup(pick), reason)
+
+
+def _choice(setting: Setting, arm: Arm, speedup: float, reason: str) -> Choice:
+    return Choice(
+        setting.context,
+        setting.concurrency,
+        setting.temperature,
+        arm,
+        speedup,
+        reason,
+        setting.rate,
+    )
 
 
 def _why_baseline(candidates: Sequence[CellSummary]) -> str:
@@ -81,13 +103,16 @@ def _why_baseline(candidates: Sequence[CellSummary]) -> str:
         text += f" ({best.speedup_interval.low:.2f} to {best.speedup_interval.high:.2f})"
     else:
         text += f", {N_TOO_SMALL} for an interval"
+    if best.is_win:
+        text += f", not surer than the best of {len(candidates)} equal arms would be by chance"
     return f"no lossless arm is faster with confidence; {text}"
 
 
 def _overall(groups: Mapping[Setting, Sequence[CellSummary]]) -> tuple[CellSummary, ...]:
     """The cells, by setting, of the one arm for everything; empty when there is none.
 
-    It wins on the whole: the geometric mean of its intervals' lower ends is above 1.
+    It wins on the whole, the geometric mean of its intervals' lower ends being above 1, and at one
+    setting at least by itself.
     """
     by_arm: dict[Arm, dict[Setting, CellSummary]] = defaultdict(dict)
     for setting, group in groups.items():
@@ -100,7 +125,8 @@ def _overall(groups: Mapping[Setting, Sequence[CellSummary]]) -> tuple[CellSumma
         for found in by_arm.values()
         if len(found) == len(groups)
     ]
-    faster = [arm for arm in everywhere if _wins(arm)]
+    certain = {id(cell) for group in groups.values() for cell in winners(group)}
+    faster = [arm for arm in everywhere if _wins(arm) and any(id(c) in certain for c in arm)]
     if not faster:
         return ()
     best = max(map(_mean, faster))
@@ -123,8 +149,8 @@ def _mean_low(cells: Sequence[CellSummary]) -> float:
 
 
 def _wins(cells: Sequence[CellSummary]) -> bool:
-    """Faster on the whole with confidence, and somewhere by itself."""
-    return _mean(cells) > 1 and _mean_low(cells) > 1 and any(cell.is_win for cell in cells)
+    """Faster on the whole with confidence."""
+    return _mean(cells) > 1 and _mean_low(cells) > 1
 
 
 def _headline(
@@ -214,7 +240,7 @@ def _choice_warnings(
         if not cell.is_win
     ]
     warnings += [
-        f"{setting_name(*setting)}: no valid ar cell, so no choice"
+        f"{setting.name}: no valid ar cell, so no choice"
         for setting in sorted(groups)
         if not _has_baseline(groups[setting])
     ]

@@ -6,16 +6,18 @@ key changes with anything that could change its result.
 
 import dataclasses
 import json
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from ddtree.bench.arm_servers import ArmBackend, ArmServers
+from ddtree.bench.cells import grid_of
 from ddtree.bench.drafter_control import SIDES, ControlRun
-from ddtree.bench.grading import Cells, Grading, is_open
-from ddtree.bench.group import Attempt, GroupRun
+from ddtree.bench.grading import Grading, is_open
+from ddtree.bench.group import BASELINE
+from ddtree.bench.matrix import Matrix, cell_identity
 from ddtree.bench.pairing import Blocks, gather
 from ddtree.bench.part import Progress, Recorder
 from ddtree.bench.plan import Group, RunPlan, make_plan, part_work
@@ -26,7 +28,8 @@ from ddtree.bench.session import (
     check_fits,
     identify,
 )
-from ddtree.bench.spec import BenchSpec, differences, load_spec
+from ddtree.bench.spec import BenchSpec, ChatFormat, differences
+from ddtree.bench.spec_file import load_spec
 from ddtree.bench.summarise import (
     LEDGER_FILE,
     PROVENANCE_FILE,
@@ -35,30 +38,41 @@ from ddtree.bench.summarise import (
     control_of,
     write_summary,
 )
+from ddtree.bench.tasks import LoadHumanEval, kinds_of
+from ddtree.bench.tuned import TUNING_FILE, Tuning, TuningBook
 from ddtree.bench.watch import Reader, cpu_reader
-from ddtree.bench.workload import PromptSource, prompts_sha256
+from ddtree.bench.workload import PromptSource
 from ddtree.errors import ConfigError
 from ddtree.records import provenance
-from ddtree.records.arms import Arm
 from ddtree.records.files import RequestLog, read_requests, write_atomic
-from ddtree.records.ledger import CellIdentity, Ledger, cell_key
+from ddtree.records.ledger import Ledger, cell_key
 from ddtree.records.provenance import Provenance
-from ddtree.records.requests import RequestRecord
 from ddtree.records.summary import Control, RunSummary
 
+
+def _no_humaneval() -> Sequence[str]:
+    raise ConfigError("workload humaneval: no source of its prompts was given")
+
+
 MakeReader = Callable[[Callable[[], Iterable[int]]], Reader]
+Fleet = Connection | ArmServers
 
 
 @dataclass(frozen=True)
 class RunSetup:
-    """What a run needs beside its spec. `command` and `environment` go into the provenance."""
+    """What a run needs beside its spec. `backend` has the kind of servers that the spec names: one
+    for all arms, or one for each. `command` and `environment` go into the provenance.
+
+    `load_humaneval` gives the prompts of the workload of that name.
+    """
 
     folder: Path
-    backend: Backend
+    backend: Backend | ArmBackend
     progress: Progress
     command: Sequence[str] = ()
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     make_reader: MakeReader = cpu_reader
+    load_humaneval: LoadHumanEval = _no_humaneval
 
 
 async def run_bench(spec: BenchSpec, setup: RunSetup, *, resume: bool = True) -> RunSummary:
@@ -82,7 +96,7 @@ class _Run:
         self.spec = spec
         self.setup = setup
         self.ledger = ledger
-        self._servers: list[Connection] = []
+        self._servers: list[Fleet] = []
         self.recorder = Recorder(
             spec,
             ledger,
@@ -92,42 +106,57 @@ class _Run:
         )
 
     async def run(self) -> None:
-        async with self._server(drafter=True) as main:
+        async with self._fleet() as fleet:
+            main = await fleet.of(BASELINE)
             info = await main.client.server_info()
             check_fits(self.spec, info)
             code = self._keep_provenance(info)
             self.recorder = dataclasses.replace(self.recorder, threads=info.get("threads"))
             self._note_windows(info)
-            plan = await self._plan(main)
-            identity = identify(info, code)
-            cells = {
-                (g, arm): self.ledger.add_cell(self._identity(group, arm, identity))
-                for g, group in enumerate(plan.groups)
-                for arm in self.spec.arms
-            }
-            ungraded = await self._groups(plan, cells, main)
+            grid, source = grid_of(self.spec), self._source(main, info)
+            plan = await make_plan(self.spec, grid, source)
+            self._tell_work(plan)
+            matrix = self._matrix(fleet, identify(self.spec, info, code))
+            book = TuningBook(self.setup.folder / TUNING_FILE)
+            book.set_skips(grid.skips)
+            groups = plan.groups
+            if self.spec.budget_minutes is not None:
+                groups = await Tuning(matrix, source, book).narrow(plan.groups)
+            ran = await matrix.run(groups, plan.sentinel)
             if plan.control is not None:
-                await self._control(plan.control, main, identity, code)
-            requests = read_requests(self.setup.folder / REQUESTS_FILE)
-            grading = Grading(self.spec, self.ledger, requests, self.setup.progress)
-            block_size = int(info.get("block_size") or 1)
-            await grading.run(ungraded, cells, main, block_size)
+                await self._control(plan.control, matrix, code)
+            main = await fleet.of(BASELINE)
+            await self._grade(groups, ran, matrix, main, int(info.get("block_size") or 1))
             if plan.control is not None:
-                await grading.grade_drafter_control(plan.control, main)
+                await self._grading().grade_drafter_control(plan.control, main)
 
-    async def _groups(self, plan: RunPlan, cells: Cells, main: Connection) -> dict[int, Group]:
-        """Run every group; those whose grades are missing or open."""
-        on_file: dict[Attempt, list[RequestRecord]] = defaultdict(list)
-        for record in read_requests(self.setup.folder / REQUESTS_FILE):
-            on_file[record.cell, record.block, record.attempt].append(record)
-        ungraded = {}
-        for g, group in enumerate(plan.groups):
-            mine = {arm: cells[g, arm] for arm in self.spec.arms}
-            ran = await GroupRun(group, mine, main, self.recorder, on_file).run()
-            grades = self.ledger.grades()
-            if ran or any(is_open(grades.get(key)) for key in mine.values()):
-                ungraded[g] = group
-        return ungraded
+    async def _grade(
+        self,
+        groups: Sequence[Group],
+        ran: Sequence[Group],
+        matrix: Matrix,
+        server: Connection,
+        block_size: int,
+    ) -> None:
+        """Grade the groups in which something ran, and those whose grades are missing or open."""
+        grades = self.ledger.grades()
+        cells = {
+            (g, a): key for g, group in enumerate(groups) for a, key in matrix.cells(group).items()
+        }
+        ungraded = {
+            g: group
+            for g, group in enumerate(groups)
+            if group in ran or any(is_open(grades.get(cells[g, arm])) for arm in group.arms)
+        }
+        await self._grading().run(ungraded, cells, server, block_size)
+
+    def _grading(self) -> Grading:
+        requests = read_requests(self.setup.folder / REQUESTS_FILE)
+        return Grading(self.spec, self.ledger, requests, self.setup.progress)
+
+    def _matrix(self, fleet: Fleet, identity: ServerIdentity) -> Matrix:
+        path = self.setup.folder / REQUESTS_FILE
+        return Matrix(self.spec, self.recorder, fleet, identity, path)
 
     def _note_windows(self, info: dict[str, Any]) -> None:
         if any(arm.draft_window is not None for arm in self.spec.arms):
@@ -136,73 +165,65 @@ class _Run:
             )
 
     @asynccontextmanager
+    async def _fleet(self) -> AsyncIterator[Fleet]:
+        """One server for all arms, or servers by arm."""
+        if not self.spec.endpoint.arm_is_launch:
+            async with self._server(drafter=True) as server:
+                yield server
+            return
+        backend = cast("ArmBackend", self.setup.backend)
+        async with ArmServers(backend, self.spec, self.setup.progress.note) as servers:
+            self._servers.append(servers)
+            yield servers
+            self._servers.remove(servers)
+
+    @asynccontextmanager
     async def _server(self, *, drafter: bool) -> AsyncIterator[Connection]:
         what = "server" if drafter else "server without a drafter"
         self.setup.progress.note(f"starting the {what}")
-        async with Connection(self.setup.backend, self.spec, drafter=drafter) as connection:
+        backend = cast("Backend", self.setup.backend)
+        async with Connection(backend, self.spec, drafter=drafter) as connection:
             self._servers.append(connection)
             yield connection
             self._servers.remove(connection)
 
-    async def _plan(self, main: Connection) -> RunPlan:
+    def _source(self, main: Connection, info: dict[str, Any]) -> PromptSource:
         async def tokenize(text: str) -> tuple[int, ...]:
             return await main.client.tokenize(text)
 
-        source = PromptSource(tokenize, self.spec.workload, self.spec.seed)
-        plan = await make_plan(self.spec, source)
-        parts = [(group, len(self.spec.arms)) for group in plan.groups]
-        parts += [(plan.control, len(SIDES))] if plan.control is not None else []
-        work = sum(part_work(self.spec, g) * arms * len(g.blocks) for g, arms in parts)
+        around = info.get("chat_format")
+        chat = None if around is None else ChatFormat(*around)
+        kinds = kinds_of(self.spec, self.setup.load_humaneval, chat)
+        return PromptSource(tokenize, kinds, self.spec.seed)
+
+    def _tell_work(self, plan: RunPlan) -> None:
+        groups = [*plan.groups, *([plan.control] if plan.control is not None else [])]
+        sides = {id(plan.control): len(SIDES)}
+        work = sum(
+            part_work(self.spec, g) * sides.get(id(g), len(g.arms)) * len(g.blocks) for g in groups
+        )
         self.setup.progress.total(work)
-        return plan
 
-    def _identity(self, group: Group, arm: Arm, server: ServerIdentity) -> CellIdentity:
-        # Requests' seeds follow from the spec's and from the prompts.
-        sampling = self.spec.sampling(group.temperature).with_seed(self.spec.seed)
-        return CellIdentity(
-            arm=arm,
-            context=group.context,
-            concurrency=group.concurrency,
-            temperature=group.temperature,
-            max_tokens=self.spec.max_tokens,
-            prompts_sha256=prompts_sha256(group.prompts),
-            model_sha256=server.model_sha256,
-            drafter_sha256=server.drafter_sha256,
-            dtype=self.spec.dtype,
-            server_version=server.version,
-            settings=(
-                *server.settings,
-                ("ignore_eos", str(self.spec.ignore_eos)),
-                ("sampling", json.dumps(sampling.to_request())),
-            ),
-        )
-
-    async def _control(
-        self, group: Group, main: Connection, with_drafter: ServerIdentity, code: Provenance
-    ) -> None:
-        first = dataclasses.replace(
-            self._identity(group, Arm("ar"), with_drafter), role="control-with-drafter"
-        )
+    async def _control(self, group: Group, matrix: Matrix, code: Provenance) -> None:
+        first = cell_identity(self.spec, group, BASELINE, matrix.identity)
+        first = dataclasses.replace(first, role="control-with-drafter")
         if self._is_control_done(cell_key(first), group):
             return
         async with self._server(drafter=False) as other:
             info = await other.client.server_info()
-            second = dataclasses.replace(
-                self._identity(group, Arm("ar"), identify(info, code)),
-                role="control-without-drafter",
-            )
-            identities: tuple[CellIdentity, ...] = (first, second)
-            keys = [self.ledger.add_cell(identity) for identity in identities]
+            second = cell_identity(self.spec, group, BASELINE, identify(self.spec, info, code))
+            second = dataclasses.replace(second, role="control-without-drafter")
+            keys = [self.ledger.add_cell(identity) for identity in (first, second)]
             cells = dict(zip(SIDES, keys, strict=True))
+            main = await matrix.servers.of(BASELINE)
             servers = dict(zip(SIDES, (main, other), strict=True))
             valid = await ControlRun(group, cells, servers, self.recorder).run()
         if not valid:
             self.setup.progress.note("the control without a drafter is invalid; see the ledger")
             return
         blocks = [self._blocks(key) for key in keys]
-        setting = (group.context, group.concurrency, group.temperature)
         try:
-            control = control_of(setting, blocks[0], blocks[1], self.spec.seed)
+            control = control_of(group.setting, blocks[0], blocks[1], self.spec.seed)
         except ConfigError as error:
             # Every request failed: the cells are worth keeping, the ratio doesn't exist.
             for key in keys:

@@ -15,6 +15,7 @@ from ddtree.endpoint.calls import Deadlines
 from ddtree.endpoint.client import ServerClient
 from ddtree.endpoint.launch import LaunchPlan, ServerProcess, free_port
 from ddtree.errors import ConfigError, EndpointError
+from ddtree.records.arms import Arm
 from ddtree.records.provenance import Provenance
 
 _HOST = "127.0.0.1"
@@ -86,7 +87,7 @@ class LaunchedServer:
 class ServeBackend:
     """Launches `ddtree serve` for a spec; logs go to the run folder.
 
-    `environment` is the servers' whole environment.
+    `environment` is the servers' whole environment, what the specification adds apart.
     """
 
     spec: BenchSpec
@@ -99,7 +100,7 @@ class ServeBackend:
         name = "server" if drafter else "server-no-drafter"
         plan = LaunchPlan(
             command=self._command(port, drafter),
-            environment=self.environment,
+            environment={**self.environment, **dict(self.spec.endpoint.environment)},
             host=_HOST,
             port=port,
             log_path=self.folder / "logs" / f"{name}.log",
@@ -114,9 +115,19 @@ class ServeBackend:
         return LaunchedServer(process)
 
     def _command(self, port: int, drafter: bool) -> list[str]:
-        command = [sys.executable, "-m", "ddtree", "serve", "--model", self.spec.model]
-        command += ["--port", str(port), "--host", _HOST, "--dtype", self.spec.dtype]
+        command = [*(self.spec.endpoint.command or (sys.executable, "-m", "ddtree", "serve"))]
+        command += [
+            "--model",
+            self.spec.model,
+            "--port",
+            str(port),
+            "--host",
+            _HOST,
+            "--dtype",
+            self.spec.dtype,
+        ]
         command += ["--slots", str(max(self.spec.concurrencies)), *_maxima(self.spec)]
+        command += self.spec.endpoint.options
         # Passes over prompts must not depend on the clock, nor a stop on who is still served.
         command += ["--max-stall-ms", "0", "--shutdown-timeout", "3"]
         chosen = self.spec.drafter if drafter else "none"
@@ -137,6 +148,19 @@ def _maxima(spec: BenchSpec) -> list[str]:
         widest = max((w for w in windows if isinstance(w, int)), default=0)
         options += ["--draft-window", "full" if "full" in windows else str(widest)]
     return options
+
+
+def client_of(spec: BenchSpec, url: str) -> ServerClient:
+    """A client for one of the run's servers, with the specification's deadlines."""
+    limits, endpoint = spec.deadlines, spec.endpoint
+    return ServerClient(
+        url,
+        endpoint.model,
+        Deadlines(limits.first_token_s, limits.silence_s, limits.request_s),
+        endpoint.api_key,
+        endpoint.kind,
+        endpoint.local_tokenizer(),
+    )
 
 
 class Connection:
@@ -167,6 +191,14 @@ class Connection:
             raise EndpointError("the server is stopped: its last start failed, see its log")
         self._server.check_alive()
 
+    async def of(self, arm: Arm) -> Self:
+        """Itself: this server decodes with any arm."""
+        return self
+
+    async def revive(self, arm: Arm) -> None:
+        """Restart; without this server nothing can be run at all."""
+        await self.restart()
+
     async def restart(self) -> None:
         """Stop what is left of the server and start a fresh one."""
         await self._close()
@@ -186,10 +218,7 @@ class Connection:
 
     async def _start(self) -> None:
         self._server = await self._backend.start(drafter=self._drafter)
-        limits = self._spec.deadlines
-        deadlines = Deadlines(limits.first_token_s, limits.silence_s, limits.request_s)
-        client = ServerClient(self._server.url, deadlines=deadlines)
-        self._client = await client.__aenter__()
+        self._client = await client_of(self._spec, self._server.url).__aenter__()
 
     async def _close(self) -> None:
         if self._client is not None:
@@ -210,26 +239,39 @@ class ServerIdentity:
     settings: tuple[tuple[str, str], ...]
 
 
-def identify(info: dict[str, Any], code: Provenance) -> ServerIdentity:
+def identify(spec: BenchSpec, info: dict[str, Any], code: Provenance) -> ServerIdentity:
     """From /server_info, and from this installation, which a launched server runs as well.
 
-    A model or drafter given as a path here is hashed file by file.
+    A model or drafter given as a path here is hashed file by file. Where an arm is a launch the
+    specification tells, and of `info` the version: what differs between arms is the arm itself.
     """
+    if spec.endpoint.arm_is_launch:
+        return _identify_endpoint(spec, info, code)
     drafter = info.get("drafter")
-    here = {
-        "git_revision": None if code.git is None else code.git.revision,
-        "source_sha256": code.source_sha256,
-        "cpu": code.cpu,
-    }
     return ServerIdentity(
         model_sha256=_fingerprint(str(info.get("target") or info.get("model"))),
         drafter_sha256=None if drafter is None else _fingerprint(str(drafter)),
         version=str(info.get("version")),
         settings=(
             *((name, str(info.get(name))) for name in _SETTINGS),
-            *((name, str(value)) for name, value in here.items()),
+            ("git_revision", str(None if code.git is None else code.git.revision)),
+            *_here(code),
         ),
     )
+
+
+def _identify_endpoint(spec: BenchSpec, info: dict[str, Any], code: Provenance) -> ServerIdentity:
+    endpoint = spec.endpoint
+    return ServerIdentity(
+        model_sha256=_fingerprint(spec.model),
+        drafter_sha256=None if spec.drafter is None else _fingerprint(spec.drafter),
+        version=str(endpoint.version or info.get("version")),
+        settings=(("endpoint", json.dumps(endpoint.to_dict(), sort_keys=True)), *_here(code)),
+    )
+
+
+def _here(code: Provenance) -> tuple[tuple[str, str], ...]:
+    return ("source_sha256", str(code.source_sha256)), ("cpu", str(code.cpu))
 
 
 def check_fits(spec: BenchSpec, info: dict[str, Any]) -> None:
@@ -246,7 +288,8 @@ def check_fits(spec: BenchSpec, info: dict[str, Any]) -> None:
         if allowed is not None and needed > allowed:
             raise ConfigError(f"{name}: the run needs {needed}, the server's {limit} is {allowed}")
     dtype = info.get("dtype")
-    if dtype != spec.dtype:
+    # Other kinds may leave the choice to the checkpoint and not say what became of it.
+    if dtype != spec.dtype and not (dtype is None and spec.endpoint.arm_is_launch):
         raise ConfigError(f"dtype: the run asks for {spec.dtype}, the server runs {dtype}")
 
 

@@ -1,87 +1,133 @@
-"""A run folder's records to a RunSummary. Reads only; the same files give the same summary.
-
-Cell-level times and speeds are medians over the finished requests of valid blocks; system
-throughput pools the busy windows of all blocks.
-"""
+"""A run folder's records to a RunSummary. Reads only; the same files give the same summary."""
 
 import dataclasses
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import yaml
 
-from ddtree.bench.pairing import (
-    Blocks,
-    CellData,
-    end_to_end_speedup,
-    failures_of,
-    gather,
-    pairs,
-    speedup,
-    unanswered,
-)
+from ddtree.bench.cell_summary import Rivals, classes_of, state_of, summarise_cell
+from ddtree.bench.pairing import Blocks, CellData, busy_slots, failures_of, gather, pairs, speedup
 from ddtree.bench.recommend import recommend
+from ddtree.bench.screening import drift_warnings, sentinels, summarise_screened
 from ddtree.errors import ConfigError
 from ddtree.records import metrics
 from ddtree.records.files import read_requests, write_atomic
 from ddtree.records.ledger import BlockRow, CellRow, Ledger
 from ddtree.records.requests import RequestRecord
-from ddtree.records.statistics import Estimate
+from ddtree.records.settings import Setting
 from ddtree.records.summary import (
-    CellState,
-    CellSummary,
     Control,
     Losslessness,
     RunSummary,
-    setting_name,
 )
+from ddtree.records.summary_json import read_tuning
 
 SPEC_FILE = "spec.yaml"
 LEDGER_FILE = "ledger.sqlite"
 REQUESTS_FILE = "requests.jsonl"
 PROVENANCE_FILE = "provenance.json"
 SUMMARY_FILE = "summary.json"
+TUNING_FILE = "tuning.json"
 
-MAX_FAILED_SHARE = 0.05
 
-Setting = tuple[int, int, float]
+@dataclass(frozen=True)
+class RunData:
+    """A run folder as read: cells with their requests, by role, of one moment.
+
+    `stale` warns of cells that a newer start has measured again.
+    """
+
+    spec: dict[str, Any]
+    provenance: dict[str, Any]
+    created: float
+    arms: tuple[CellData, ...]
+    screens: tuple[CellData, ...]
+    sentinels: tuple[CellData, ...]
+    blocks: tuple[BlockRow, ...]
+    grades: dict[str, Losslessness]
+    controls: tuple[Control, ...]
+    stale: tuple[str, ...]
+
+
+def read_run(folder: Path) -> RunData:
+    """ConfigError names a file or key that is missing or unreadable."""
+    spec = _read_spec(folder / SPEC_FILE)
+    provenance = _read_json(folder / PROVENANCE_FILE)
+    with Ledger.read(folder / LEDGER_FILE) as ledger, ledger.snapshot():
+        rows, blocks = ledger.cells(), ledger.blocks()
+        grades, controls, created = ledger.grades(), ledger.controls(), ledger.created
+    # After the ledger: a run logs a block's requests before it calls the block ok.
+    by_cell: dict[str, list[RequestRecord]] = defaultdict(list)
+    for record in read_requests(folder / REQUESTS_FILE):
+        by_cell[record.cell].append(record)
+    by_key: dict[str, list[BlockRow]] = defaultdict(list)
+    for block in blocks:
+        by_key[block.cell].append(block)
+    arms, stale = _newest([row for row in rows if row.role == "arm"])
+
+    def gathered(chosen: Iterable[CellRow]) -> tuple[CellData, ...]:
+        return tuple(gather(row, by_key[row.key], by_cell[row.key]) for row in chosen)
+
+    return RunData(
+        spec=spec,
+        provenance=provenance,
+        created=created,
+        arms=gathered(arms),
+        screens=gathered(row for row in rows if row.role == "screen"),
+        sentinels=gathered(row for row in rows if row.role == "sentinel"),
+        blocks=blocks,
+        grades=grades,
+        controls=controls,
+        stale=stale,
+    )
 
 
 def summarise(folder: Path) -> RunSummary:
     """Everything a report shows. ConfigError names a file or key that is missing or unreadable."""
-    spec = _read_spec(folder / SPEC_FILE)
-    provenance = _read_json(folder / PROVENANCE_FILE)
-    with Ledger.read(folder / LEDGER_FILE) as ledger, ledger.snapshot():
-        rows = [row for row in ledger.cells() if row.role == "arm"]
-        blocks = {row.key: ledger.blocks(row.key) for row in rows}
-        grades, controls, created = ledger.grades(), ledger.controls(), ledger.created
-    # After the ledger: a run logs a block's requests before it calls the block ok.
-    data, stale = _newest_cells(rows, blocks, read_requests(folder / REQUESTS_FILE))
-    by_setting: dict[Setting, list[CellData]] = defaultdict(list)
-    for cell in data:
-        by_setting[_setting(cell)].append(cell)
+    run = read_run(folder)
+    seed = run.spec["seed"]
     cells = []
-    for setting in sorted(by_setting):
-        group = sorted(by_setting[setting], key=lambda cell: cell.row.arm.size)
-        cells += [_cell(cell, group, grades.get(cell.row.key), spec["seed"]) for cell in group]
+    for group in setting_groups(run.arms):
+        rivals = Rivals.among(group)
+        cells += [summarise_cell(c, rivals, run.grades.get(c.row.key), seed) for c in group]
     verdict = recommend(cells)
-    warnings = (*verdict.warnings, *stale, *_data_warnings(data), *_control_warnings(controls))
+    repeated = sentinels(run.sentinels, run.blocks)
+    warnings = (
+        *verdict.warnings,
+        *run.stale,
+        *_data_warnings(run.arms),
+        *_control_warnings(run.controls),
+        *drift_warnings(repeated),
+    )
     return RunSummary(
-        title=spec["title"],
-        created=datetime.fromtimestamp(created, UTC).isoformat(timespec="seconds"),
-        model=spec["model"],
-        dtype=spec["dtype"],
+        title=run.spec["title"],
+        created=datetime.fromtimestamp(run.created, UTC).isoformat(timespec="seconds"),
+        model=run.spec["model"],
+        dtype=run.spec["dtype"],
         verdict=dataclasses.replace(verdict, warnings=warnings),
         cells=tuple(cells),
-        controls=controls,
-        spec=spec,
-        provenance=provenance,
+        controls=run.controls,
+        spec=run.spec,
+        provenance=run.provenance,
+        endpoint=_endpoint_kind(run.spec),
+        screened=tuple(summarise_screened(run.screens, run.grades, seed)),
+        sentinels=repeated,
+        **_read_tuning(folder / TUNING_FILE),
     )
+
+
+def setting_groups(cells: Iterable[CellData]) -> list[list[CellData]]:
+    """By setting in order, each from small arms to large."""
+    groups: dict[Setting, list[CellData]] = defaultdict(list)
+    for cell in sorted(cells, key=lambda cell: (cell.row.setting, cell.row.arm.size)):
+        groups[cell.row.setting].append(cell)
+    return list(groups.values())
 
 
 def write_summary(folder: Path) -> RunSummary:
@@ -98,23 +144,22 @@ def control_of(setting: Setting, with_drafter: Blocks, without: Blocks, seed: in
 
     ConfigError when no pair can be made: a control without data must not look like one.
     """
-    context, concurrency, temperature = setting
-    ratio = speedup(with_drafter, without, concurrency, seed)
+    ratio = speedup(with_drafter, without, busy_slots(setting), seed)
     if ratio.value is None:
         raise ConfigError(
-            f"control at {setting_name(*setting)}: no block that both servers finished; run it "
-            "again"
+            f"control at {setting.name}: no block that both servers finished; run it again"
         )
     both = [pair for block in pairs(with_drafter, without) for pair in block]
     return Control(
-        context,
-        concurrency,
+        setting.context,
+        setting.concurrency,
         ratio.value,
         ratio.interval,
         requests=sum(len(b) for blocks in (with_drafter, without) for b in blocks.values()),
         outputs=len(both),
         identical=sum(mine.token_ids == base.token_ids for mine, base in both),
-        temperature=temperature,
+        temperature=setting.temperature,
+        rate=setting.rate,
     )
 
 
@@ -140,148 +185,34 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not a JSON object ({error})") from None
 
 
-def _newest_cells(
-    rows: Sequence[CellRow],
-    blocks: Mapping[str, Sequence[BlockRow]],
-    requests: Sequence[RequestRecord],
-) -> tuple[list[CellData], list[str]]:
+def _read_tuning(path: Path) -> dict[str, Any]:
+    """As RunSummary's fields; none where the run was not narrowed down."""
+    if not path.exists():
+        return {}
+    try:
+        skips, predictions, rungs = read_tuning(_read_json(path))
+    except (KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: not a record of tuning ({error!r})") from None
+    return {"skips": skips, "predictions": predictions, "rungs": rungs}
+
+
+def _endpoint_kind(spec: dict[str, Any]) -> str:
+    endpoint = spec.get("endpoint")
+    return str(endpoint["kind"]) if endpoint else "ddtree"
+
+
+def _newest(rows: Sequence[CellRow]) -> tuple[list[CellRow], tuple[str, ...]]:
     """The cells that the newest start uses; a warning when some exist under another identity too.
 
     `rows` are in the ledger's order: what the newest start uses comes last.
     """
-    newest = {(r.arm, r.context, r.concurrency, r.temperature): r for r in rows}
-    by_cell: dict[str, list[RequestRecord]] = defaultdict(list)
-    for record in requests:
-        by_cell[record.cell].append(record)
-    data = [gather(row, blocks[row.key], by_cell[row.key]) for row in newest.values()]
+    newest = {(r.arm, r.setting): r for r in rows}
     older = len(rows) - len(newest)
     text = (
         f"{older} cells were measured again with another server, model, code or prompts: those of "
         "the newest start are shown"
     )
-    return data, [text] if older else []
-
-
-def _setting(cell: CellData) -> Setting:
-    return cell.row.context, cell.row.concurrency, cell.row.temperature
-
-
-def _state(cell: CellData) -> tuple[CellState, str | None]:
-    """The ledger's state, unless the counted blocks' requests say that the cell is no good."""
-    if cell.row.state != "ok":
-        return cell.row.state, cell.row.reason
-    failed, counted = cell.failures.total(), len(cell.requests)
-    if failed > MAX_FAILED_SHARE * counted:
-        return "invalid", f"{failed} of {counted} requests failed ({_classes(cell.failures)})"
-    if not cell.finished:
-        return "invalid", "no finished request in a valid block"
-    return "ok", None
-
-
-def _classes(failures: Counter[str]) -> str:
-    return ", ".join(f"{name} {n}" for name, n in failures.most_common())
-
-
-def _find(group: Iterable[CellData], method: str, like: CellData) -> CellData | None:
-    """The valid cell of `method`, with the same draft window if there is one."""
-    found = [c for c in group if c.row.arm.method == method and _state(c)[0] == "ok"]
-    same = [c for c in found if c.row.arm.draft_window == like.row.arm.draft_window]
-    return next(iter(same or found), None)
-
-
-def _cell(
-    cell: CellData, group: Sequence[CellData], grade: Losslessness | None, seed: int
-) -> CellSummary:
-    row, finished, (state, reason) = cell.row, cell.finished, _state(cell)
-    baseline, chain = _find(group, "ar", cell), _find(group, "chain", cell)
-    ratio = _against(cell, baseline, state, seed)
-    chain_ratio = _against(cell, chain, state, seed)
-    stages = metrics.stage_seconds_per_round(finished)
-    return CellSummary(
-        arm=row.arm,
-        context=row.context,
-        concurrency=row.concurrency,
-        temperature=row.temperature,
-        state=state,
-        reason=reason,
-        requests=len(cell.requests),
-        failed_requests=cell.failures.total(),
-        speedup=ratio.value,
-        speedup_interval=ratio.interval,
-        speedup_vs_chain=chain_ratio.value,
-        speedup_vs_chain_interval=chain_ratio.interval,
-        end_to_end_speedup=_end_to_end(cell, baseline, state, seed),
-        decode_tokens_per_s=_median(metrics.decode_tokens_per_s, finished),
-        system_tokens_per_s=_system(cell),
-        ttft_s=_median(metrics.ttft_s, finished),
-        tpot_s=_median(metrics.tpot_s, finished),
-        acceptance_length=metrics.acceptance_length(finished),
-        accepted_by_depth=metrics.accepted_by_depth(finished),
-        stage_seconds=stages,
-        round_s=sum(stages.values()) if stages else None,
-        losslessness=_losslessness(cell, baseline, grade),
-    )
-
-
-def _against(cell: CellData, other: CellData | None, state: CellState, seed: int) -> Estimate:
-    """No ratio for or against a cell that isn't ok; a cell against itself is 1."""
-    if other is None or state != "ok":
-        return Estimate(None, None, 0, 0)
-    if other is cell:
-        return Estimate(1.0, None, len(cell.blocks), len(cell.finished))
-    return speedup(cell.blocks, other.blocks, cell.row.concurrency, seed)
-
-
-def _end_to_end(
-    cell: CellData, baseline: CellData | None, state: CellState, seed: int
-) -> float | None:
-    if baseline is None or state != "ok":
-        return None
-    return end_to_end_speedup(cell.blocks, baseline.blocks, seed).value
-
-
-def _losslessness(
-    cell: CellData, baseline: CellData | None, grade: Losslessness | None
-) -> Losslessness:
-    """The recorded grade, unless the requests hold what it doesn't cover.
-
-    Outputs that came since, or prompts that the baseline finished and this arm failed, leave the
-    cell unclassified; an answer whose counts contradict each other is a bug.
-    """
-    if cell.row.arm.method == "ar":
-        count = len(cell.finished)
-        return grade or Losslessness("baseline", outputs=count, identical=count)
-    grade = grade or Losslessness("unclassified", outputs=0, identical=0)
-    if cell.miscounts:
-        return dataclasses.replace(
-            grade,
-            grade="not-lossless",
-            outputs=grade.outputs + cell.miscounts,
-            bugs=grade.bugs + cell.miscounts,
-        )
-    if baseline is None or grade.grade == "not-lossless":
-        return grade
-    both = [pair for block in pairs(cell.blocks, baseline.blocks) for pair in block]
-    differing = sum(mine.token_ids != base.token_ids for mine, base in both)
-    covered = len(both) <= grade.outputs and differing <= grade.outputs - grade.identical
-    if not covered or unanswered(cell.blocks, baseline.blocks):
-        return dataclasses.replace(grade, grade="unclassified")
-    return grade
-
-
-def _median(
-    metric: Callable[[RequestRecord], float | None], records: Sequence[RequestRecord]
-) -> float | None:
-    values = [value for value in map(metric, records) if value is not None]
-    return median(values) if values else None
-
-
-def _system(cell: CellData) -> float | None:
-    found = [metrics.busy_window(b, cell.row.concurrency) for b in cell.blocks.values()]
-    windows = [window for window in found if window is not None]
-    if not windows:
-        return None
-    return sum(w.tokens for w in windows) / sum(w.seconds for w in windows)
+    return list(newest.values()), (text,) if older else ()
 
 
 def _data_warnings(data: Sequence[CellData]) -> list[str]:
@@ -296,13 +227,13 @@ def _cell_warnings(cell: CellData) -> Iterator[str]:
     if repeated:
         yield (
             f"{repeated.total()} requests failed in attempts that were given up or repeated "
-            f"({_classes(repeated)})"
+            f"({classes_of(repeated)})"
         )
     # A cell that isn't ok has its reason shown already.
-    if cell.failures and _state(cell)[0] == "ok":
+    if cell.failures and state_of(cell)[0] == "ok":
         yield (
             f"{cell.failures.total()} of {len(cell.requests)} requests failed "
-            f"({_classes(cell.failures)}); their blocks give no ratio"
+            f"({classes_of(cell.failures)}); their blocks give no ratio"
         )
     short = sum(metrics.tpot_s(record) is None for record in cell.finished)
     if short:

@@ -8,6 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddtree import __version__
+from ddtree.cli.default_speculation import (
+    BudgetOption,
+    MethodOption,
+    ScheduleOption,
+    TopkOption,
+    default_speculation,
+)
 from ddtree.cli.options import (
     API_KEY_VARIABLE,
     DEFAULT_MODEL,
@@ -26,6 +33,7 @@ from ddtree.errors import ConfigError
 
 if TYPE_CHECKING:
     from ddtree.engine import LoadedEngine
+    from ddtree.serve import DefaultSpeculation
     from ddtree.serve.guards import Guards
     from ddtree.serve.running import ServeSettings
 
@@ -127,6 +135,10 @@ def serve(
     window_kind: WindowKindOption = None,
     draft_causal: DraftCausalOption = None,
     coupled_drafting: CoupledOption = True,
+    method: MethodOption = None,
+    budget: BudgetOption = None,
+    topk: TopkOption = None,
+    schedule: ScheduleOption = None,
     host: HostOption = "127.0.0.1",
     port: PortOption = 8000,
     api_key: KeyOption = None,
@@ -156,13 +168,16 @@ def serve(
         draft_window=parse_window(draft_window),
         coupled_drafting=coupled_drafting,
     )
+    default = default_speculation(method, budget, topk, schedule)
     guards = Guards(_keys(api_key), max_body_bytes)
     settings = ServeSettings(host, port, shutdown_timeout, write_timeout)
     paths = resolve_model(model, expand(drafter))
     typer.echo(f"loading {paths.name} ...", err=True)
     overrides = drafter_overrides(window_kind, draft_causal)
     loaded = load_engine(paths, dtype=dtype, device=device, config=config, overrides=overrides)
-    _run(loaded, _resolved(loaded, dtype, device), max_queue, guards, settings)
+    default.check(loaded.engine, loaded.paths.name, str(schedule or "schedule"))
+    resolved = _resolved(loaded, default, dtype, device)
+    _run(loaded, default, resolved, max_queue, (guards, settings))
 
 
 def _keys(given: list[str] | None) -> tuple[str, ...]:
@@ -177,15 +192,16 @@ def _keys(given: list[str] | None) -> tuple[str, ...]:
 
 def _run(
     loaded: "LoadedEngine",
+    default: "DefaultSpeculation",
     resolved: dict[str, Any],
     max_queue: int,
-    guards: "Guards",
-    settings: "ServeSettings",
+    http: "tuple[Guards, ServeSettings]",
 ) -> None:
     """Say what will be done, then serve until told to stop."""
     from ddtree.serve import EngineWorker, ServerInfo, create_app
     from ddtree.serve.running import DrainingServer
 
+    guards, settings = http
     resolved |= {
         "max_queue": max_queue,
         "max_body_bytes": guards.max_body_bytes,
@@ -197,16 +213,20 @@ def _run(
         typer.echo(f"  {name}: {value}", err=True)
     worker = EngineWorker(loaded.engine, max_queue)
     info = ServerInfo(loaded.paths.name, resolved)
-    server = DrainingServer(create_app(worker, loaded.tokenizer, info, guards), worker, settings)
+    app = create_app(worker, loaded.tokenizer, info, guards, default)
+    server = DrainingServer(app, worker, settings)
     typer.echo(f"serving on http://{settings.host}:{settings.port}", err=True)
     server.run()
 
 
-def _resolved(loaded: "LoadedEngine", dtype: str, device: str) -> dict[str, Any]:
+def _resolved(
+    loaded: "LoadedEngine", default: "DefaultSpeculation", dtype: str, device: str
+) -> dict[str, Any]:
     """What the server will do, after every default."""
     import torch
 
     from ddtree.cli.loading import window_meaning
+    from ddtree.models.text import chat_format
 
     engine = loaded.engine
     drafter = loaded.paths.drafter
@@ -229,8 +249,10 @@ def _resolved(loaded: "LoadedEngine", dtype: str, device: str) -> dict[str, Any]
         "draft_window": engine.draft_window,
         **window_meaning(engine),
         "coupled_drafting": engine.coupled_drafting,
-        "default_speculation": dataclasses.asdict(engine.default_speculation()),
+        "default_speculation": dataclasses.asdict(default.fixed or engine.default_speculation()),
+        "schedule": default.to_dict(),
         "eos_ids": sorted(engine.target.eos_ids),
+        "chat_format": chat_format(loaded.tokenizer),
         "kv_cache_bytes": engine.pool.num_bytes,
         "draft_cache_bytes": 0 if engine.drafting is None else engine.drafting.pool.num_bytes,
         "torch": torch.__version__,

@@ -1,7 +1,6 @@
 """What is asked of a server and what it answers, apart from the stream itself."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from ddtree.records.arms import Arm
 from ddtree.records.sampling import Sampling
@@ -19,29 +18,17 @@ class Deadlines:
 
 @dataclass(frozen=True)
 class CompletionRequest:
-    """What to decode, up to `max_tokens`; `arm` None leaves the server's default."""
+    """What to decode, up to `max_tokens`.
+
+    Our server decodes with `arm` (None: its default). Where an arm is a launch it says what the
+    server was launched for, and rounds are read accordingly; None where that isn't known.
+    """
 
     prompt: str | tuple[int, ...]
     max_tokens: int
     arm: Arm | None = None
     ignore_eos: bool = False
     sampling: Sampling = field(default_factory=Sampling)
-
-    def body(self) -> dict[str, Any]:
-        """The JSON body of POST /v1/completions, the model's name left out."""
-        body: dict[str, Any] = {
-            "prompt": self.prompt if isinstance(self.prompt, str) else list(self.prompt),
-            "max_tokens": self.max_tokens,
-            **self.sampling.to_request(),
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "return_token_ids": True,
-            "return_stats": True,
-            "ignore_eos": self.ignore_eos,
-        }
-        if self.arm is not None:
-            body["speculation"] = self.arm.to_request()
-        return body
 
 
 @dataclass(frozen=True)
@@ -58,8 +45,9 @@ class RequestLabel:
 class ScoredPosition:
     """The target's raw scores for one position, given the tokens before it.
 
-    `top_ids` and `top_logits` are its best tokens, best first. `sampled` where the call named
-    sampling fields.
+    `top_ids` and `top_logits` are its best tokens, best first. SGLang and vLLM give logits less
+    their log-sum: gaps are the same, the size of a last place is not. `sampled` where the call
+    named sampling fields.
     """
 
     token_id: int

@@ -1,7 +1,8 @@
 """Streaming client: sends token ids, stamps every chunk that carried tokens, believes nothing.
 
 A record without `error` is one whose stream ended in order and whose token counts agree in all
-the places where the server states them. Chunks are never counted as tokens.
+the places where the server states them. Chunks are never counted as tokens. What differs between
+kinds of server is in their dialects (`ddtree.endpoint.kinds`).
 """
 
 import asyncio
@@ -19,25 +20,30 @@ from ddtree.endpoint.calls import (
     RequestLabel,
     ScoredPosition,
 )
+from ddtree.endpoint.kinds import Kind, dialect_of
+from ddtree.endpoint.kinds.base import Call
+from ddtree.endpoint.kinds.counters import Counters, parse_counters
 from ddtree.endpoint.sse import SSEParser
 from ddtree.endpoint.stream import StreamState, error_text
-from ddtree.errors import EndpointError
+from ddtree.endpoint.tokens import LocalTokenizer
+from ddtree.errors import ConfigError, EndpointError
 from ddtree.records.requests import RequestRecord
 from ddtree.records.sampling import Sampling
-from ddtree.records.scores import SampledScore
 
 T = TypeVar("T")
 
-# Best tokens to ask for: enough for a verdict; more where a filter may hide some of them.
-_TOP, _SAMPLED_TOP = 5, 20
 # Room for one read: a long stream must not be throttled by a small buffer.
 _READ_BUFFER_BYTES = 1 << 20
+# A server refuses to empty its cache while requests run, and for a moment after the last.
+_RESET_S, _RESET_POLL_S = 30.0, 0.1
 
 
 class ServerClient:
     """One server. Use as an async context manager; any number of requests may be in flight.
 
-    `model` is the name to ask for; None asks for none, which suits a server of one model.
+    `url` is the server's root; a path before the routes is kept, a closing /v1 is not. `model` is
+    the name to ask for; None asks for none, which suits a server of one model. `tokenizer` takes
+    the place of the server's own.
     """
 
     def __init__(
@@ -46,10 +52,14 @@ class ServerClient:
         model: str | None = None,
         deadlines: Deadlines | None = None,
         api_key: str | None = None,
+        kind: Kind = "ddtree",
+        tokenizer: LocalTokenizer | None = None,
     ) -> None:
-        self.url = url.rstrip("/")
+        self.url = url.rstrip("/").removesuffix("/v1").rstrip("/")
         self.model = model
         self.deadlines = deadlines or Deadlines()
+        self.dialect = dialect_of(kind)
+        self._tokenizer = tokenizer
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._session: aiohttp.ClientSession | None = None
 
@@ -81,7 +91,8 @@ class ServerClient:
         Never raises for what the server does: every failure is a record whose `error` reads
         `class: detail` (classes in `stream.ERROR_CLASSES`) and which keeps what arrived.
         """
-        state = StreamState(request.prompt, request.max_tokens, sent_s=time.monotonic())
+        reader = self.dialect.reader(request)
+        state = StreamState(request.prompt, request.max_tokens, time.monotonic(), reader)
         try:
             await self._follow(request, state)
             state.check_complete()
@@ -105,61 +116,89 @@ class ServerClient:
     ) -> list[ScoredPosition]:
         """Scores of positions score_from.. of `token_ids`, each given the tokens before it.
 
-        `rows` 1 is one-row decoding, the reference; m scores m positions in one pass. score_from
-        is at least 1: nothing precedes position 0. With `sampling` each position has `sampled`
-        besides, the first score_from tokens being the prompt. EndpointError when the server gives
-        no logits.
+        `rows` 1 is one-row decoding, the reference; m scores m positions in one pass (SGLang and
+        vLLM score in passes of their own choice). score_from is at least 1: nothing precedes
+        position 0. With `sampling` each position has `sampled` besides, the first score_from
+        tokens being the prompt. EndpointError when the server gives no scores.
         """
-        body: dict[str, Any] = {
-            "prompt": list(token_ids),
-            "echo": True,
-            "logprobs": _TOP if sampling is None else _SAMPLED_TOP,
-            "max_tokens": 0,
-            "score_from": score_from,
-            "score_rows": rows,
-            **({} if sampling is None else sampling.to_request()),
-        }
-        data = await self._json("POST", "/v1/completions", self._named(body))
+        call = self.dialect.scoring(token_ids, score_from, rows, sampling)
+        data = await self.call("POST", call.path, self._body(call))
         try:
-            logprobs = data["choices"][0]["logprobs"]
-            return [
-                _position(logprobs, i, sampled=sampling is not None)
-                for i in range(score_from, len(token_ids))
-            ]
-        except (KeyError, IndexError, TypeError) as error:
+            return self.dialect.scores(data, token_ids, score_from, sampled=sampling is not None)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
             raise EndpointError(
                 f"{self.url}: scoring answer lacks what was asked ({type(error).__name__}: "
-                f"{error}); the server must return token_logits, top_ids and top_logits"
+                f"{error}); the server must return scores of each token and of the best ones"
             ) from None
 
     async def tokenize(self, text: str) -> tuple[int, ...]:
-        """Token ids of `text`, without special tokens."""
-        data = await self._json("POST", "/tokenize", {"prompt": text, "add_special_tokens": False})
+        """Token ids of `text`, without special tokens; ConfigError where nobody can tell."""
+        if self._tokenizer is not None:
+            return self._tokenizer.encode(text)
+        self._require_tokenizer()
+        body = self._named({"prompt": text, "add_special_tokens": False})
+        data = await self.call("POST", "/tokenize", body)
         try:
             return tuple(int(i) for i in data["tokens"])
         except (KeyError, TypeError, ValueError) as error:
             raise EndpointError(f"{self.url}/tokenize: unusable answer ({error!r})") from None
 
     async def detokenize(self, token_ids: tuple[int, ...]) -> str:
-        """Text of `token_ids`."""
-        data = await self._json("POST", "/detokenize", {"tokens": list(token_ids)})
-        return str(data.get("prompt", ""))
+        """Text of `token_ids`; ConfigError where nobody can tell."""
+        if self._tokenizer is not None:
+            return self._tokenizer.decode(token_ids)
+        self._require_tokenizer()
+        data = await self.call("POST", "/detokenize", self._named({"tokens": list(token_ids)}))
+        return str(data.get("prompt", data.get("text", "")))
 
     async def server_info(self) -> dict[str, Any]:
-        """What the server says of itself."""
-        return await self._json("GET", "/server_info", None)
+        """What the server says of itself, under our own server's names (`Dialect.describe`)."""
+        return self.dialect.describe(await self.call("GET", self.dialect.info_path, None))
 
-    async def _json(self, verb: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+    async def reset_cache(self) -> bool:
+        """Empty the prefix cache; False where the kind has no way to.
+
+        Waits while requests still run. EndpointError when the server refuses.
+        """
+        path = self.dialect.cache_reset
+        if path is None:
+            return not self.dialect.has_prefix_cache
+        end = time.monotonic() + _RESET_S
+        while True:
+            status, raw = await self._answer("POST", path, None)
+            if status == 200 and b'"success":false' not in raw.replace(b" ", b""):
+                return True
+            if status not in (200, 400) or time.monotonic() > end:
+                raise EndpointError(
+                    f"POST {self.url}{path}: HTTP {status}: {error_text(raw)}; the prefix cache "
+                    "is not empty (vLLM has the route with VLLM_SERVER_DEV_MODE=1 alone)"
+                )
+            await asyncio.sleep(_RESET_POLL_S)
+
+    async def read_counters(self) -> Counters | None:
+        """The server's speculation counters; None for kinds that report by request."""
+        if self.dialect.kind != "vllm":
+            return None
+        status, raw = await self._answer("GET", "/metrics", None)
+        if status != 200:
+            raise EndpointError(f"GET {self.url}/metrics: HTTP {status}: {error_text(raw)}")
+        return parse_counters(raw.decode("utf-8", "replace"))
+
+    async def call(self, verb: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        """One JSON answer; EndpointError on anything but a 200 with an object."""
+        status, raw = await self._answer(verb, path, body)
+        if status != 200:
+            raise EndpointError(f"{verb} {self.url}{path}: HTTP {status}: {error_text(raw)}")
+        return _object(raw, f"{verb} {self.url}{path}")
+
+    async def _answer(self, verb: str, path: str, body: dict[str, Any] | None) -> tuple[int, bytes]:
+        """HTTP status and body; EndpointError when there is none."""
         timeout = aiohttp.ClientTimeout(total=self.deadlines.request_s)
         try:
             async with self._open.request(
                 verb, self.url + path, json=body, timeout=timeout
             ) as response:
-                raw = await response.read()
-                if response.status != 200:
-                    raise EndpointError(
-                        f"{verb} {self.url}{path}: HTTP {response.status}: {error_text(raw)}"
-                    )
+                return response.status, await response.read()
         except TimeoutError:
             raise EndpointError(
                 f"{verb} {self.url}{path}: no answer in {self.deadlines.request_s:g} s"
@@ -168,13 +207,23 @@ class ServerClient:
             raise EndpointError(
                 f"{verb} {self.url}{path}: {type(error).__name__}: {error}"
             ) from None
-        return _object(raw, f"{verb} {self.url}{path}")
+
+    def _require_tokenizer(self) -> None:
+        if not self.dialect.can_tokenize:
+            raise ConfigError(
+                f"tokenizer: an endpoint of kind {self.dialect.kind} has no route for it; name "
+                "the model's tokenizer.json, or its folder"
+            )
+
+    def _body(self, call: Call) -> dict[str, Any]:
+        return self._named(dict(call.body)) if call.named else dict(call.body)
 
     def _named(self, body: dict[str, Any]) -> dict[str, Any]:
         return body if self.model is None else {"model": self.model, **body}
 
     async def _follow(self, request: CompletionRequest, state: StreamState) -> None:
-        post = self._open.post(self.url + "/v1/completions", json=self._named(request.body()))
+        call = self.dialect.completion(request)
+        post = self._open.post(self.url + call.path, json=self._body(call))
         response = await self._in_time(state, post)
         try:
             if response.status != 200:
@@ -222,28 +271,6 @@ class _DeadlineError(Exception):
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
         self.kind = kind
-
-
-def _position(logprobs: dict[str, Any], i: int, *, sampled: bool) -> ScoredPosition:
-    return ScoredPosition(
-        sampled=_sampled(logprobs, i) if sampled else None,
-        token_id=int(logprobs["token_ids"][i]),
-        token_logit=float(logprobs["token_logits"][i]),
-        top_ids=tuple(int(t) for t in logprobs["top_ids"][i]),
-        top_logits=tuple(float(z) for z in logprobs["top_logits"][i]),
-    )
-
-
-def _sampled(logprobs: dict[str, Any], i: int) -> SampledScore:
-    return SampledScore(
-        score=float(logprobs["scores"][i]),
-        edge=float(logprobs["edges"][i]),
-        before=float(logprobs["before"][i]),
-        share=float(logprobs["share"][i]),
-        top_ids=tuple(int(t) for t in logprobs["best_ids"][i]),
-        top_scores=tuple(float(z) for z in logprobs["best_scores"][i]),
-        top_edges=tuple(float(z) for z in logprobs["best_edges"][i]),
-    )
 
 
 def _object(raw: bytes, what: str) -> dict[str, Any]:

@@ -1,13 +1,15 @@
 """A server process from start to stop: own session, log file, ready only when it generates.
 
-Nothing is left behind: `stop` ends the whole process group and any descendant that left it. When
-this process dies without stopping its server, a guard process ends the group; it knows nothing of
+Nothing is left behind: `stop` ends the whole process group, any descendant that left it, and what
+lost its parent on the way, which still carries the launch's mark in its environment. When this
+process dies without stopping its server, a guard process ends the group; it knows nothing of
 descendants that left the group.
 """
 
 import asyncio
 import contextlib
 import os
+import secrets
 import shlex
 import signal
 import socket
@@ -23,23 +25,29 @@ import psutil
 
 from ddtree.endpoint.calls import CompletionRequest, Deadlines
 from ddtree.endpoint.client import ServerClient
+from ddtree.endpoint.kinds import Kind
 from ddtree.errors import EndpointError
 from ddtree.records.arms import Arm
 
 _POLL_S = 0.2
+# Variable by which a launch's processes are known, whatever became of their parents.
+_MARK = "DDTREE_LAUNCH"
 _LOG_LINES = 15
 _READY_TOKENS = 8
 # What no waiting changes.
-_REFUSALS = ("http_400", "http_401", "http_403", "http_404", "http_422")
+REFUSALS = ("http_400", "http_401", "http_403", "http_404", "http_422")
 _READY_PROMPT = "def add(a, b):\n    return"
+# Measured requests carry ids, and a server may run without a tokenizer.
+READY_IDS = tuple(range(100, 108))
 
 
 @dataclass(frozen=True)
 class LaunchPlan:
     """How to start a server. `environment` is the child's whole environment.
 
-    `model` is the name that requests ask for, None for a server that needs none. `ready_s` is how
-    long it may take to generate, `grace_s` to end after SIGTERM.
+    `model` is the name that requests ask for, None for a server that needs none; `kind` and
+    `api_key` are how it is talked to. `ready_s` is how long it may take to generate, `grace_s` to
+    end after SIGTERM.
     """
 
     command: Sequence[str]
@@ -50,6 +58,8 @@ class LaunchPlan:
     model: str | None = None
     ready_s: float = 180.0
     grace_s: float = 10.0
+    kind: Kind = "ddtree"
+    api_key: str | None = None
 
     @property
     def url(self) -> str:
@@ -74,12 +84,13 @@ class ServerProcess:
     def __init__(self, plan: LaunchPlan) -> None:
         self.plan = plan
         _require_free(plan.host, plan.port)
+        self._mark = secrets.token_hex(16)
         plan.log_path.parent.mkdir(parents=True, exist_ok=True)
         with plan.log_path.open("ab") as log:
             try:
                 self._process = subprocess.Popen(
                     list(plan.command),
-                    env=dict(plan.environment),
+                    env={**plan.environment, _MARK: self._mark},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -122,7 +133,7 @@ class ServerProcess:
             last_error = await _try_generate(self.plan, left)
             if not last_error:
                 return
-            if last_error.startswith(_REFUSALS):
+            if last_error.startswith(REFUSALS):
                 raise EndpointError(f"server at {self.plan.url} refuses to generate: {last_error}")
             await asyncio.sleep(_POLL_S)
         self.check_alive()
@@ -133,9 +144,10 @@ class ServerProcess:
 
     def stop(self) -> None:
         """End the process group: SIGTERM, after the grace period SIGKILL. Safe to call twice."""
-        family = _family(self.pid)
+        family = _family(self.pid, self._mark)
         _signal_group(self.pid, family, signal.SIGTERM)
         if not self._gone(family, self.plan.grace_s):
+            family += _family(self.pid, self._mark)
             _signal_group(self.pid, family, signal.SIGKILL)
             if not self._gone(family, self.plan.grace_s):
                 raise EndpointError(f"server process {self.pid} survived SIGKILL")
@@ -170,11 +182,16 @@ class ServerProcess:
 
 async def _try_generate(plan: LaunchPlan, seconds: float) -> str:
     deadlines = Deadlines(first_token_s=seconds, silence_s=seconds, request_s=seconds)
-    request = CompletionRequest(_READY_PROMPT, _READY_TOKENS, Arm("ar"), ignore_eos=True)
-    async with ServerClient(plan.url, plan.model, deadlines) as client:
+    if plan.kind == "ddtree":
+        request = CompletionRequest(_READY_PROMPT, _READY_TOKENS, Arm("ar"), ignore_eos=True)
+    else:
+        # Which arm this is a launch of need not be known.
+        request = CompletionRequest(READY_IDS, _READY_TOKENS, ignore_eos=True)
+    client = ServerClient(plan.url, plan.model, deadlines, plan.api_key, plan.kind)
+    async with client:
         record = await client.stream_completion(request)
-    if record.error is None and len(record.token_ids) != _READY_TOKENS:
-        return f"{len(record.token_ids)} tokens instead of {_READY_TOKENS}"
+    if record.error is None and record.completion_tokens != _READY_TOKENS:
+        return f"{record.completion_tokens} tokens instead of {_READY_TOKENS}"
     return record.error or ""
 
 
@@ -217,12 +234,17 @@ def _dismiss_guard(guard: subprocess.Popen[bytes]) -> None:
         guard.stdin.close()
 
 
-def _family(pid: int) -> list[psutil.Process]:
-    """Descendants of `pid` as of now, itself excluded."""
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
+def _family(pid: int, mark: str) -> list[psutil.Process]:
+    """Descendants of `pid` as of now, itself excluded, and processes that carry the mark."""
+    found = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        found = psutil.Process(pid).children(recursive=True)
+    for process in psutil.process_iter():
+        # A parent that died has left no other trace of whose child this is.
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid != pid and process.environ().get(_MARK) == mark:
+                found.append(process)
+    return found
 
 
 def _group_members(group: int) -> list[psutil.Process]:

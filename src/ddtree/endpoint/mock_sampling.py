@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddtree.records.sampling import Sampling
+from ddtree.records.scores import FAR
 
 FIELDS = ("temperature", "top_p", "top_k", "min_p", "seed")
-# Stands for infinity in JSON. Nothing here is rounded, so every filter's edge is that far.
-FAR = 1e30
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,7 @@ def sampled_scores(
     best = _by_score(candidates, sampling)
     return {
         "scores": _score(logit, candidates.position, token_id, sampling),
+        # Nothing here is rounded, so every filter's edge is that far.
         "edges": -FAR if dropped and _filters(sampling) else FAR,
         "before": sum(shares[:place]),
         "share": shares[place],

@@ -27,7 +27,8 @@ class MockFaults:
     silence after `stall_after_chunks`, a dropped connection after `cut_after_chunks`. The whole
     process exits in the completion request number `exit_at_request` (counted from 1), so that
     one is for a mock in a process of its own. `corrupt[method]` is the output position at which
-    that method emits a wrong token; it then goes on from its own prefix.
+    that method emits a wrong token; it then goes on from its own prefix. `finish_reason` and
+    `matched_stop` are stated in place of the true ones.
     """
 
     refuse_share: float = 0.0
@@ -39,6 +40,8 @@ class MockFaults:
     omit_finish: bool = False
     usage_offset: int = 0
     prompt_offset: int = 0
+    finish_reason: str | None = None
+    matched_stop: str | None = None
     corrupt: Mapping[str, int] = field(default_factory=dict)
 
 

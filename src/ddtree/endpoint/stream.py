@@ -1,9 +1,13 @@
-"""What a completion stream has said so far, and whether it said it consistently."""
+"""What a completion stream has said so far, and whether it said it consistently.
+
+How a payload is spelled is the reader's business (`ddtree.endpoint.kinds`); what must hold of any
+stream is checked here.
+"""
 
 import json
-from typing import Any
+from typing import Any, Protocol, TypeGuard
 
-from ddtree.records.requests import RequestRecord
+from ddtree.records.requests import Counted, RequestRecord
 
 # A failed record's `error` is "class: detail"; refused requests have class http_<status>.
 ERROR_CLASSES = (
@@ -15,6 +19,7 @@ ERROR_CLASSES = (
     "broken_stream",
     "bad_stream",
     "protocol",
+    "nan",
     "no_finish_reason",
     "no_usage",
     "no_stats",
@@ -22,6 +27,8 @@ ERROR_CLASSES = (
     "prompt_mismatch",
 )
 FINISH_REASONS = ("stop", "length")
+# SGLang ends a request whose logits are NaN as if a stop string of this text had matched.
+_NAN = "nan happened"
 
 
 def error_class(error: str) -> str:
@@ -29,23 +36,45 @@ def error_class(error: str) -> str:
     return error.partition(":")[0]
 
 
+class Reader(Protocol):
+    """Reads one stream's payloads, in the dialect of a kind of server. One per request."""
+
+    def read(self, payload: dict[str, Any], at_s: float, state: "StreamState") -> None:
+        """Take what one event says."""
+        ...
+
+    def close(self, state: "StreamState") -> None:
+        """The stream ended in order and stated its usage: settle counts and stats."""
+        ...
+
+
 class StreamState:
     """Collects one request's events; the first failure stays and nothing after it counts."""
 
-    def __init__(self, prompt: str | tuple[int, ...], max_tokens: int, sent_s: float) -> None:
+    def __init__(
+        self,
+        prompt: str | tuple[int, ...],
+        max_tokens: int,
+        sent_s: float,
+        reader: Reader,
+    ) -> None:
         self.sent_s = sent_s
         self.error: str | None = None
         self.done = False
         self.last_token_s: float | None = None
+        self.usage: dict[str, Any] | None = None
+        self.stats: dict[str, Any] | None = None
+        self.cached_tokens: int | None = None
+        self.counted: Counted = "ids"
+        self.counts: list[int] = []
+        self.texts: list[str] = []
+        self.ids: list[int] = []
         self._prompt = prompt
         self._max_tokens = max_tokens
+        self._reader = reader
         self._end_s: float | None = None
         self._times: list[float] = []
-        self._counts: list[int] = []
-        self._ids: list[int] = []
         self._finish_reason: str | None = None
-        self._usage: dict[str, Any] | None = None
-        self._stats: dict[str, Any] | None = None
 
     @property
     def over(self) -> bool:
@@ -65,15 +94,38 @@ class StreamState:
             return
         try:
             payload = json.loads(data)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             self.fail("bad_stream", f"event is not JSON ({error}): {data[:80]!r}")
             return
         if not isinstance(payload, dict):
             self.fail("bad_stream", f"event is not an object: {data[:80]!r}")
         elif payload.get("error"):
             self.fail("in_band", _message(payload["error"]))
+        elif payload.get("object") == "error":
+            self.fail("in_band", _message(payload))
         else:
-            self._payload(payload, at_s)
+            self._reader.read(payload, at_s, self)
+
+    def add_ids(self, ids: object, at_s: float) -> None:
+        """A chunk's token ids, none of which came before."""
+        if not are_ids(ids):
+            self.fail("protocol", f"token_ids is not a list of integers: {str(ids)[:80]}")
+        elif ids and self._may_add(f"{len(ids)} tokens"):
+            self.ids.extend(ids)
+            self._stamp(len(ids), at_s)
+
+    def add_text(self, text: str, count: int, at_s: float) -> None:
+        """A chunk that came without ids; `count` is what is known of its tokens, or 0."""
+        if self._may_add(f"text {text[:40]!r}"):
+            self.texts.append(text)
+            self._stamp(count, at_s)
+
+    def finish(self, reason: object, matched: object = None) -> None:
+        """The server's reason to end; `matched` is the stop that it names, if any."""
+        if isinstance(matched, str) and matched.lower() == _NAN:
+            self.fail("nan", "the server's logits were not numbers (stop reason 'NaN happened')")
+        elif self.error is None:
+            self._finish_reason = str(reason)
 
     def ended(self, at_s: float) -> None:
         """The connection closed in order; a stream without [DONE] ends here."""
@@ -86,16 +138,15 @@ class StreamState:
             return
         if self._finish_reason not in FINISH_REASONS:
             self.fail("no_finish_reason", f"got {self._finish_reason!r}, expected stop or length")
-        elif self._usage is None:
+        elif self.usage is None:
             self.fail("no_usage", "the stream ended without a usage chunk")
-        elif self._stats is None:
-            self.fail("no_stats", "the chunk with finish_reason carries no ddtree object")
         else:
-            self._check_counts(self._usage, self._stats)
+            self._reader.close(self)
+            self._check_counts(self.usage, self.stats or {})
 
     def record(self, cell: str, attempt: int, block: int, prompt_id: str) -> RequestRecord:
         """The request as it stands."""
-        usage = self._usage or {}
+        usage = self.usage or {}
         return RequestRecord(
             cell=cell,
             attempt=attempt,
@@ -103,60 +154,40 @@ class StreamState:
             prompt_id=prompt_id,
             sent_s=self.sent_s,
             chunk_times_s=tuple(self._times),
-            chunk_tokens=tuple(self._counts),
+            chunk_tokens=tuple(self.counts),
             end_s=self._end_s,
             prompt_tokens=usage.get("prompt_tokens"),
             completion_tokens=usage.get("completion_tokens"),
             finish_reason=self._finish_reason,
-            token_ids=tuple(self._ids),
+            token_ids=tuple(self.ids),
             error=self.error,
-            stats=self._stats,
+            stats=self.stats,
+            cached_tokens=self.cached_tokens,
+            counted=self.counted,
+            text="".join(self.texts) if self.texts else None,
         )
 
-    def _payload(self, payload: dict[str, Any], at_s: float) -> None:
-        for name in ("usage", "ddtree"):
-            if not isinstance(payload.get(name), dict | None):
-                self.fail("protocol", f"{name} is not an object: {str(payload[name])[:80]}")
-                return
-        choices = payload.get("choices") or []
-        if not isinstance(choices, list):
-            self.fail("protocol", f"choices is not a list: {str(choices)[:80]}")
-            return
-        for choice in choices:
-            if not isinstance(choice, dict):
-                self.fail("protocol", f"a choice is not an object: {str(choice)[:80]}")
-                return
-            self._choice(choice, at_s)
-        self._usage = payload.get("usage") or self._usage
-        self._stats = payload.get("ddtree") or self._stats
+    def _may_add(self, what: str) -> bool:
+        if self.error is None and self._finish_reason is not None:
+            self.fail("bad_stream", f"{what} after the chunk with finish_reason")
+        return self.error is None
 
-    def _choice(self, choice: dict[str, Any], at_s: float) -> None:
-        ids = choice.get("token_ids")
-        if ids is None and choice.get("text"):
-            self.fail("bad_stream", "chunk has text but no token_ids; tokens can't be counted")
-        elif ids is not None and not _are_ids(ids):
-            self.fail("protocol", f"token_ids is not a list of integers: {str(ids)[:80]}")
-        elif ids and self._finish_reason is not None:
-            self.fail("bad_stream", f"{len(ids)} tokens after the chunk with finish_reason")
-        elif ids:
-            self._times.append(at_s)
-            self._counts.append(len(ids))
-            self._ids.extend(ids)
-            self.last_token_s = at_s
-        if self.error is None and choice.get("finish_reason") is not None:
-            self._finish_reason = str(choice["finish_reason"])
+    def _stamp(self, count: int, at_s: float) -> None:
+        self._times.append(at_s)
+        self.counts.append(count)
+        self.last_token_s = at_s
 
     def _check_counts(self, usage: dict[str, Any], stats: dict[str, Any]) -> None:
-        seen = len(self._ids)
+        seen = sum(self.counts)
         told = {
             "usage.completion_tokens": usage.get("completion_tokens"),
-            "ddtree.completion_tokens": stats.get("completion_tokens"),
+            "stats.completion_tokens": stats.get("completion_tokens", seen),
         }
         for name, value in told.items():
             if value != seen:
-                self.fail("count_mismatch", f"{seen} token ids arrived, {name} is {value}")
-        if stats.get("token_ids", self._ids) != self._ids:
-            self.fail("count_mismatch", "ddtree.token_ids differ from the ids in the chunks")
+                self.fail("count_mismatch", f"{seen} tokens arrived, {name} is {value}")
+        if stats.get("token_ids", self.ids) != self.ids:
+            self.fail("count_mismatch", "stats.token_ids differ from the ids in the chunks")
         if seen > self._max_tokens:
             self.fail("count_mismatch", f"{seen} tokens, max_tokens was {self._max_tokens}")
         if seen == 0:
@@ -169,7 +200,8 @@ class StreamState:
             )
 
 
-def _are_ids(value: object) -> bool:
+def are_ids(value: object) -> TypeGuard[list[int]]:
+    """Whether this is a list of token ids."""
     # bool is a kind of int, but no token id.
     return isinstance(value, list) and all(type(item) is int for item in value)
 
@@ -185,7 +217,7 @@ def error_text(raw: bytes, limit: int = 300) -> str:
     text = raw.decode("utf-8", "replace")
     try:
         data = json.loads(text)
-    except json.JSONDecodeError:
+    except ValueError:
         return text[:limit]
     error = data.get("error", data) if isinstance(data, dict) else data
     return _message(error)[:limit]

@@ -11,6 +11,8 @@ from ddtree.engine.plan import DraftCells, DraftContext, draft_plan
 from ddtree.engine.pool import KVPool
 from ddtree.engine.request import Request
 from ddtree.engine.sampling_params import SamplingParams
+from ddtree.engine.windows import WindowsPlan
+from ddtree.models.attention import AttendPlan
 from ddtree.models.drafter import Drafter
 from ddtree.models.target import Target
 
@@ -73,8 +75,19 @@ class Drafting:
             [r.slot for r in requests], lengths, [r.resolved.window for r in requests]
         )
         plan = draft_plan(self.pool, self._cells, context, self._how)
-        roots = torch.tensor([[r.root] for r in requests], device=self.target.device)
-        ids = torch.cat([roots, self._masks.expand(len(requests), -1)], 1)
+        return self._logits([r.root for r in requests], lengths, plan)
+
+    def draft_windows(self, request: Request, windows: Sequence[int]) -> Tensor:
+        """Logits [n, D, V] behind one request's root, as if it had each of the windows [n]."""
+        self.feed([request])
+        place = request.slot, request.length
+        plan = WindowsPlan(self.pool, self._cells, self._how, place, windows)
+        roots, lengths = [request.root] * len(windows), [request.length] * len(windows)
+        return self._logits(roots, lengths, plan)
+
+    def _logits(self, root_ids: Sequence[int], lengths: Sequence[int], plan: AttendPlan) -> Tensor:
+        roots = torch.tensor(root_ids, device=self.target.device)[:, None]
+        ids = torch.cat([roots, self._masks.expand(len(roots), -1)], 1)
         offsets = torch.arange(self.block, device=ids.device)
         positions = torch.tensor(lengths, device=ids.device)[:, None] + offsets
         return self.target.head(self.drafter(self.target.embed(ids), positions, plan))

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from ddtree.engine.choosing import make_edits
 from ddtree.engine.drafting import Drafting
+from ddtree.engine.job import Job
 from ddtree.engine.loop import RoundLoop, RoundResult, synchronize_of
 from ddtree.engine.making import RequestMaker
 from ddtree.engine.pacing import ChunkPacer, share_out
@@ -22,7 +23,7 @@ from ddtree.engine.probe import check_pair, probe_target
 from ddtree.engine.regions import Regions
 from ddtree.engine.request import Request, TokenLogprob
 from ddtree.engine.sampling_params import SamplingParams
-from ddtree.engine.scheduler import CacheUse, Scheduler
+from ddtree.engine.scheduler import CacheUse, Scheduler, Work
 from ddtree.engine.scoring import Score, ScoreJob
 from ddtree.engine.sizes import resolve_sizes
 from ddtree.engine.timing import Pulse, StageClock
@@ -35,10 +36,9 @@ RoundObserver = Callable[[RoundResult], None]
 
 @dataclass(frozen=True)
 class Progress:
-    """Tokens that work gained in one step (a scoring job gains none); `finished` when it is
-    over."""
+    """Tokens that work gained in one step (a job gains none); `finished` when it is over."""
 
-    work: Request | ScoreJob
+    work: Work
     tokens: tuple[int, ...]
     finished: bool
 
@@ -88,7 +88,7 @@ class Engine:
         )
         self.observers: list[RoundObserver] = [] if observer is None else [observer]
         self._pacer = ChunkPacer(self.config.prefill_chunk, self.config.max_stall_s)
-        self._scored_last = False
+        self._job_last = False
         self.maker = RequestMaker(target, self.drafting, self.config, sizes, tokenizer)
 
     @property
@@ -179,12 +179,12 @@ class Engine:
         """RequestError that names `field` for an id outside the vocabulary."""
         self.maker.check_ids(field, ids)
 
-    def enqueue(self, work: Request | ScoreJob) -> None:
+    def enqueue(self, work: Work) -> None:
         """Let work wait for a slot and room."""
         self.scheduler.enqueue(work)
 
     def step(self) -> list[Progress]:
-        """Admit, advance prompts or one scoring job by one pass, run one round for what decodes;
+        """Admit, advance prompts or one job by one pass, run one round for what decodes;
         what each gained.
 
         A prompt's first token and its first round never fall into one step: they would reach a
@@ -193,24 +193,24 @@ class Engine:
         self.scheduler.admit()
         decoding = self.scheduler.decoding()
         allowance = self._pacer.allowance(stalls=bool(decoding))
-        prompts, jobs = self.scheduler.prefilling(), self.scheduler.scoring()
+        prompts, jobs = self.scheduler.prefilling(), self.scheduler.jobs()
         # One pass beside the round, so that decoding requests wait for no more than one.
-        self._scored_last = bool(jobs) and not (prompts and self._scored_last)
-        if self._scored_last:
-            progress = [self._score(jobs[0], allowance)]
+        self._job_last = bool(jobs) and not (prompts and self._job_last)
+        if self._job_last:
+            progress = [self._advance(jobs[0], allowance)]
         else:
             progress = self._prefill(prompts, allowance)
         if decoding:
             progress += self._apply(self.loop.run_round(decoding))
         return progress
 
-    def abort(self, request: Request | ScoreJob) -> None:
-        """End a request now, wherever it is; nothing happens if it is over."""
-        if not self.scheduler.holds(request):
+    def abort(self, work: Work) -> None:
+        """End work now, wherever it is; nothing happens if it is over."""
+        if not self.scheduler.holds(work):
             return
-        if isinstance(request, Request):
-            request.finish_reason = "abort"
-        self._release(request)
+        if isinstance(work, Request):
+            work.finish_reason = "abort"
+        self._release(work)
 
     def generate(
         self,
@@ -241,7 +241,7 @@ class Engine:
             raise EngineError(job.error)
         return job.scores
 
-    def _score(self, job: ScoreJob, allowance: int) -> Progress:
+    def _advance(self, job: Job, allowance: int) -> Progress:
         try:
             job.advance(self.loop, allowance)
         except EngineError as error:
@@ -298,10 +298,9 @@ class Engine:
                 progress.append(self._fail(request, result.faults[row]))
                 continue
             tokens = result.tokens[row]
-            request.ranks.append(tuple(result.ranks[row]))
-            request.stats.add_round(len(tokens) - 1, result.num_nodes[row], result.stage_seconds)
-            if request.resolved.budget and not request.speculates:
-                request.stats.undrafted_rounds += 1
+            request.add_round(
+                result.ranks[row], result.nodes[row], result.num_nodes[row], result.stage_seconds
+            )
             progress.append(self._extend(request, tokens, result.logprobs[row]))
         return progress
 
@@ -331,13 +330,13 @@ class Engine:
         self._release(request)
         return Progress(request, (), True)
 
-    def _clear(self, work: Request | ScoreJob) -> None:
+    def _clear(self, work: Work) -> None:
         """Zero what broken logits' owner wrote: a masked NaN would still spoil who comes next."""
         self.pool.clear(work.base, work.room)
         if self.drafting is not None:
             self.drafting.clear(work.slot)
 
-    def _release(self, work: Request | ScoreJob) -> None:
+    def _release(self, work: Work) -> None:
         """Give slot and cells back; cells need no clearing, lengths guard them."""
         if isinstance(work, Request):
             work.pending = work.edits = work.text = None

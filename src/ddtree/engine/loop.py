@@ -67,6 +67,7 @@ class RoundResult:
     tokens: list[list[int]]  # by row: accepted tokens, then the bonus
     logprobs: list[list[TokenLogprob]]  # by row: of its tokens; empty where not asked for
     ranks: list[list[int]]  # by row: of its accepted nodes among their depth's candidates
+    nodes: list[list[int]]  # by row: its accepted nodes' places in best-first order
     num_nodes: list[int]  # by row: draft nodes verified
     faults: dict[int, str]  # row -> whose logits could not be used, or "bans" that left no token
     stage_seconds: dict[str, float]
@@ -131,7 +132,7 @@ class RoundLoop:
             accepted,
             kept,
             _logprobs(requests, logits, accepted, kept),
-            _ranks(tree, accepted, counts),
+            *accepted_paths(tree, accepted, counts),
             tree.counts.tolist(),
             faults,
             clock.finish_round(),
@@ -174,14 +175,22 @@ class RoundLoop:
 
     @torch.inference_mode()
     def extend(self, context: HasContext, ids: Sequence[int]) -> Tensor:
-        """Append given tokens as a round appends its rows: hidden [1, S, E]."""
+        """`read` without features: hidden [1, S, E]."""
+        return self.read(context, ids, features=False)[0]
+
+    @torch.inference_mode()
+    def read(
+        self, context: HasContext, ids: Sequence[int], *, features: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Append given tokens as a round appends its rows: hidden [1, S, E], and features
+        [1, S, F] if asked for."""
         row = torch.tensor([ids], device=self.target.device)
         positions = context.length + torch.arange(row.shape[1], device=row.device)
         rows = causal_rows(row, positions[None])
         plan = verify_plan(self.pool, [_place(context)], [context.length], rows)
-        hidden, _ = self._forward(rows.ids, rows.positions, plan, features=False)
+        hidden, found = self._forward(rows.ids, rows.positions, plan, features=features)
         context.length += row.shape[1]
-        return hidden
+        return hidden, found
 
     def _forward(
         self, ids: Tensor, positions: Tensor, plan: AttendPlan, *, features: bool
@@ -203,20 +212,31 @@ class RoundLoop:
         if logits is None:
             return empty_tree(len(requests), self.target.device), []
         chosen = [i for i, r in enumerate(requests) if r.speculates]
-        drafts = [requests[i].resolved for i in chosen]
-        width, topk = max(d.budget for d in drafts), max(d.topk for d in drafts)
-        candidates = self._candidates([requests[i] for i in chosen], logits, topk)
-        builder = self._builder(width, candidates.tokens.shape[2], logits.shape[1])
-        budgets = torch.tensor([d.budget for d in drafts], device=logits.device)
-        topks = torch.tensor([d.topk for d in drafts], device=logits.device)
-        tree = builder(candidates, budgets, topks)
+        candidates = self.candidates([requests[i] for i in chosen], logits)
         broken = [chosen[i] for i in _rows_of(candidates.invalid[:, None])]
-        if len(chosen) < len(requests):
-            tree = tree.place(torch.tensor(chosen, device=logits.device), len(requests))
-        return tree, broken
+        return self.trees(requests, candidates), broken
 
-    def _candidates(self, requests: Sequence[Request], logits: Tensor, topk: int) -> Candidates:
-        """Candidates of drafter logits [n, D, V], one row for each request."""
+    def trees(self, requests: Sequence[Request], candidates: Candidates) -> DraftTree:
+        """Trees of requests; `candidates` has a row for each of those that speculate, and some do,
+        with the largest topk among theirs."""
+        chosen = [i for i, r in enumerate(requests) if r.speculates]
+        drafts = [requests[i].resolved for i in chosen]
+        width, topk = max(d.budget for d in drafts), candidates.tokens.shape[2]
+        device = candidates.tokens.device
+        builder = self._builder(width, topk, candidates.tokens.shape[1])
+        budgets = torch.tensor([d.budget for d in drafts], device=device)
+        topks = torch.tensor([d.topk for d in drafts], device=device)
+        tree = builder(candidates, budgets, topks)
+        if len(chosen) < len(requests):
+            tree = tree.place(torch.tensor(chosen, device=device), len(requests))
+        return tree
+
+    def candidates(
+        self, requests: Sequence[Request], logits: Tensor, topk: int | None = None
+    ) -> Candidates:
+        """Candidates of drafter logits [n, D, V], one row for each request; `topk` of them, None
+        for the largest that a request asks for."""
+        topk = max(r.resolved.topk for r in requests) if topk is None else topk
         at_once = 1 if logits.device.type == "cpu" else None
         coupling = None if self.drafting is None else self.drafting.coupling(requests)
         if coupling is None:
@@ -278,13 +298,18 @@ def visited(flags: Tensor, accepted: Acceptance) -> Tensor:
     return flags.gather(1, rows) & on_path
 
 
-def _ranks(tree: DraftTree, accepted: Acceptance, counts: Sequence[int]) -> list[list[int]]:
-    """By request, ranks of its accepted nodes."""
+def accepted_paths(
+    tree: DraftTree, accepted: Acceptance, counts: Sequence[int]
+) -> tuple[list[list[int]], list[list[int]]]:
+    """By request, its accepted nodes' ranks, and their places in best-first order."""
     if not tree.width:
-        return [[] for _ in counts]
+        return [[] for _ in counts], [[] for _ in counts]
     nodes = (accepted.rows[:, 1:] - 1).clamp(min=0, max=tree.width - 1)
-    ranks = tree.ranks.gather(1, nodes).tolist()
-    return [row[:count] for row, count in zip(ranks, counts, strict=True)]
+    ranks, places = tree.ranks.gather(1, nodes).tolist(), nodes.tolist()
+    return (
+        [row[:count] for row, count in zip(ranks, counts, strict=True)],
+        [row[:count] for row, count in zip(places, counts, strict=True)],
+    )
 
 
 def _logprobs(

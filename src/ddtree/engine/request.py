@@ -54,7 +54,8 @@ class Request:
     is the one in use, drawn where the request named none. `text` follows the output where stop
     strings end it. `edits` are those for the next token, None where logits are used as they are.
     `logprobs` has one entry per output token if they were asked for, `ranks` one per round: the
-    accepted nodes' ranks among their depth's candidates.
+    accepted nodes' ranks among their depth's candidates; `nodes` likewise, their places in the
+    tree's best-first order.
     """
 
     number: int
@@ -74,6 +75,7 @@ class Request:
     output: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     ranks: list[tuple[int, ...]] = field(default_factory=list)
+    nodes: list[tuple[int, ...]] = field(default_factory=list)
     pending: Tensor | None = None
     edits: LogitEdits | None = None
     finish_reason: FinishReason | None = None
@@ -106,6 +108,7 @@ class Request:
             "acceptance_length": stats.acceptance_length,
             "accepted_histogram": stats.accepted_histogram,
             "accepted_ranks": self.ranks,
+            "accepted_nodes": self.nodes,
             "tree_nodes": stats.tree_nodes,
             "cut_tokens": stats.cut_tokens,
             "stage_seconds": stats.stage_seconds,
@@ -156,6 +159,17 @@ class Request:
     def speculates(self) -> bool:
         """Whether this request feeds and asks the drafter."""
         return self.resolved.budget > 0 and self.root_position <= self.resolved.last_root
+
+    def add_round(
+        self, ranks: Sequence[int], nodes: Sequence[int], num_nodes: int, seconds: dict[str, float]
+    ) -> None:
+        """Count a round of `num_nodes` draft nodes that accepted those of these ranks and places;
+        its tokens are still to be taken."""
+        self.ranks.append(tuple(ranks))
+        self.nodes.append(tuple(nodes))
+        self.stats.add_round(len(ranks), num_nodes, seconds)
+        if self.resolved.budget and not self.speculates:
+            self.stats.undrafted_rounds += 1
 
     def visible(self, tokens: Sequence[int]) -> list[int]:
         """Of generated tokens, those whose text is shown: a stop token's is not."""

@@ -4,11 +4,11 @@ import bisect
 from collections import deque
 from dataclasses import dataclass
 
+from ddtree.engine.job import Job
 from ddtree.engine.regions import Regions
 from ddtree.engine.request import Request
-from ddtree.engine.scoring import ScoreJob
 
-Work = Request | ScoreJob
+Work = Request | Job
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Scheduler:
         self._regions.give(work.base)
         work.slot, work.base, work.room = -1, -1, 0
 
-    def rotate(self, job: ScoreJob) -> None:
+    def rotate(self, job: Job) -> None:
         """Let a job stand behind the others that run."""
         self.running.remove(job)
         self.running.append(job)
@@ -85,6 +85,6 @@ class Scheduler:
         past = [r for r in self.running if isinstance(r, Request) and not r.remaining]
         return sorted(past, key=lambda request: request.base)
 
-    def scoring(self) -> list[ScoreJob]:
-        """Scoring jobs, the one that waits longest for its turn first."""
-        return [job for job in self.running if isinstance(job, ScoreJob)]
+    def jobs(self) -> list[Job]:
+        """Jobs, the one that waits longest for its turn first."""
+        return [job for job in self.running if isinstance(job, Job)]

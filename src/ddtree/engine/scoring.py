@@ -9,13 +9,16 @@ from torch import Tensor
 from ddtree.core import LogitEdits, edge_margins, gumbel, rank
 from ddtree.core.walk import widened
 from ddtree.engine.choosing import SeededSampling, make_edits, make_rules
+from ddtree.engine.job import Job
 from ddtree.engine.loop import RoundLoop
 from ddtree.errors import EngineError
 from ddtree.records.scores import FAR, SampledScore
 
 # A kept token's edge is above 0, even on the edge itself.
 _ON_EDGE = 1e-30
-_NO_NUMBERS = "the target's logits hold NaN or infinity; scores would mean nothing"
+_NO_NUMBERS = (
+    "the target's logits hold NaN or infinity, or rule out every token; scores would mean nothing"
+)
 # Tokens that a filter dropped are listed if they are at most this far from its edge, in logits.
 _NEAR_EDGE = 0.5
 
@@ -23,18 +26,23 @@ _NEAR_EDGE = 0.5
 @dataclass(frozen=True)
 class Score:
     """One scored position: the given token's raw logit and log-probability, and the best tokens
-    with their raw logits, best first. `sampled` where sampling parameters were given."""
+    with theirs, best first. `sampled` where sampling parameters were given.
+
+    A token that the target rules out has the logit -FAR, below which none is given, and the
+    log-probability -inf.
+    """
 
     token_id: int
     token_logit: float
     token_logprob: float
     top_ids: tuple[int, ...]
     top_logits: tuple[float, ...]
+    top_logprobs: tuple[float, ...]
     sampled: SampledScore | None = None
 
 
 @dataclass(eq=False)
-class ScoreJob:
+class ScoreJob(Job):
     """Scores `ids[first:]`, position by position, in one slot.
 
     The first `first` tokens are prefilled like a prompt; the rest are decoded `rows` tokens per
@@ -89,15 +97,18 @@ class ScoreJob:
             raise EngineError(_NO_NUMBERS)
         sampled = self._sampled(raw, given)
         best = torch.sort(logits, dim=-1, descending=True, stable=True)
+        top = best.values[:, : self.top]
+        top_logprobs = top - total[:, None]
         for row, token in enumerate(given):
             logit = float(logits[row, token])
             self.scores.append(
                 Score(
                     token,
-                    logit,
+                    max(logit, -FAR),
                     logit - float(total[row]),
                     tuple(best.indices[row, : self.top].tolist()),
-                    tuple(best.values[row, : self.top].tolist()),
+                    tuple(top[row].clamp(min=-FAR).tolist()),
+                    tuple(top_logprobs[row].tolist()),
                     sampled[row],
                 )
             )
@@ -146,17 +157,15 @@ def _sampled_score(
         noise = gumbel(rules.seeds, place, ids)
         scores = logits[0].double().gather(0, ids) + temperature * noise
         margins = temperature * edge_margins(ranked, rules)[0]
-        edges = torch.where(ranked.kept[0], margins.clamp(min=_ON_EDGE), margins)
+        # Without a filter all are kept, of which those that are ruled out have no probability.
+        kept = ranked.kept[0] & (scores > -torch.inf)
+        edges = torch.where(kept, margins.clamp(min=_ON_EDGE), margins)
         shares = ranked.scaled[0].masked_fill(~ranked.kept[0], -torch.inf).softmax(-1)
     at = int((ids == token).nonzero())
-    scores, edges = scores.nan_to_num(), edges.nan_to_num()  # infinities become FAR
-    listed = torch.where(edges > -_NEAR_EDGE, scores, -torch.inf)
-    best = torch.sort(listed, descending=True, stable=True).indices[:top]
-    best = best[listed[best] > -torch.inf]
-    # Nearly kept tokens must not crowd out the one to be chosen.
-    choice = scores.masked_fill(edges <= 0, -torch.inf).argmax()[None]
-    if top and not bool((best == choice).any()):
-        best = torch.cat([best[: top - 1], choice])
+    # Only a temperature near the largest number makes a score overflow, and it must stay the best.
+    scores = scores.nan_to_num(neginf=-FAR)
+    edges = edges.double().nan_to_num(posinf=FAR, neginf=-FAR)
+    best = _places_of_best(scores, edges, top)
     return SampledScore(
         float(scores[at]),
         float(edges[at]),
@@ -166,3 +175,15 @@ def _sampled_score(
         tuple(scores[best].tolist()),
         tuple(edges[best].tolist()),
     )
+
+
+def _places_of_best(scores: Tensor, edges: Tensor, top: int) -> Tensor:
+    """Where the `top` best scores [V] of kept and nearly kept tokens are, best first."""
+    listed = torch.where(edges > -_NEAR_EDGE, scores, -torch.inf)
+    best = torch.sort(listed, descending=True, stable=True).indices[:top]
+    best = best[listed[best] > -torch.inf]
+    # Nearly kept tokens must not crowd out the one to be chosen.
+    choice = scores.masked_fill(edges <= 0, -torch.inf).argmax()[None]
+    if top and not bool((best == choice).any()):
+        best = torch.cat([best[: top - 1], choice])
+    return best

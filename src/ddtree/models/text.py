@@ -11,6 +11,8 @@ from ddtree.errors import ModelError, RequestError
 _INCOMPLETE = "\ufffd"
 # Prompt ids to decode behind: enough to hold a whole character of several ids.
 _CONTEXT = 8
+# Stands for a user's turn in a rendered template.
+_MARK = "\x02turn\x03"
 # Bytes of a character in UTF-8 at most, each of which may be an id; and ids after which bytes that
 # make no character are given up.
 _LONGEST_CHARACTER, _PATIENCE = 4, 16
@@ -142,3 +144,17 @@ def encode_chat(tokenizer: Tokenizer, messages: Sequence[dict[str, str]]) -> lis
         raise RequestError("messages", f"the model's chat template refuses them: {error}") from None
     ids: list[int] = tokenizer(text, add_special_tokens=False).input_ids
     return ids
+
+
+def chat_format(tokenizer: Tokenizer) -> tuple[str, str] | None:
+    """What the chat template puts before and after a single user's turn, special tokens included,
+    up to where the assistant begins; None without a template that does so."""
+    if not tokenizer.chat_template:
+        return None
+    turn = {"role": "user", "content": _MARK}
+    try:
+        text = tokenizer.apply_chat_template([turn], tokenize=False, add_generation_prompt=True)
+    except TemplateError:
+        return None
+    before, mark, after = str(text).partition(_MARK)
+    return (before, after) if mark else None

@@ -21,11 +21,13 @@ from typing import IO, Any, Literal, Self
 from ddtree.errors import ConfigError
 from ddtree.records.arms import Arm
 from ddtree.records.metrics import METRIC_VERSION
-from ddtree.records.summary import CellState, Control, Interval, Losslessness, place_of
+from ddtree.records.settings import Setting
+from ddtree.records.summary import CellState, Control, Interval, Losslessness
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
-Role = Literal["arm", "control-with-drafter", "control-without-drafter"]
+Role = Literal["arm", "screen", "sentinel", "control-with-drafter", "control-without-drafter"]
+"""`arm` cells may be recommended; `screen` cells only chose which arms became such."""
 BlockState = CellState
 
 _SCHEMA = (
@@ -34,7 +36,8 @@ _SCHEMA = (
     """CREATE TABLE cells (
         id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, role TEXT NOT NULL, arm TEXT NOT NULL,
         context INTEGER NOT NULL, concurrency INTEGER NOT NULL, temperature REAL NOT NULL,
-        identity TEXT NOT NULL, state TEXT NOT NULL, reason TEXT, used INTEGER NOT NULL)""",
+        rate REAL NOT NULL, identity TEXT NOT NULL, state TEXT NOT NULL, reason TEXT,
+        used INTEGER NOT NULL)""",
     """CREATE TABLE blocks (
         cell TEXT NOT NULL REFERENCES cells (key), idx INTEGER NOT NULL, attempt INTEGER NOT NULL,
         state TEXT NOT NULL, reason TEXT, started REAL, ended REAL, extra TEXT NOT NULL,
@@ -68,12 +71,14 @@ class CellIdentity:
     role: Role = "arm"
     settings: tuple[tuple[str, str], ...] = ()
     metric_version: int = METRIC_VERSION
+    rate: float = 0.0
 
     def to_canonical(self) -> str:
         """JSON in which equal identities are equal strings."""
         fields = dataclasses.asdict(self) | {
             "arm": self.arm.to_request(),
             "temperature": float(self.temperature),
+            "rate": float(self.rate),
             "settings": dict(self.settings),
         }
         return json.dumps(fields, sort_keys=True, separators=(",", ":"))
@@ -94,13 +99,19 @@ class CellRow:
     context: int
     concurrency: int
     temperature: float
+    rate: float
     state: CellState
     reason: str | None
 
     @property
+    def setting(self) -> Setting:
+        """Where it is measured."""
+        return Setting(self.context, self.concurrency, self.temperature, self.rate)
+
+    @property
     def place(self) -> str:
-        """`ddtree(8,4) at context 60, concurrency 1`, and the temperature unless greedy."""
-        return place_of(self.arm, self.context, self.concurrency, self.temperature)
+        """`ddtree(8,4) at ` and the setting's name."""
+        return f"{self.arm.label} at {self.setting.name}"
 
 
 @dataclass(frozen=True)
@@ -198,8 +209,9 @@ class Ledger:
         """Plan a cell unless it exists, and note that this start uses it; its key either way."""
         key = cell_key(identity)
         self._db.execute(
-            "INSERT INTO cells (key, role, arm, context, concurrency, temperature, identity, "
-            "state, used) SELECT ?, ?, ?, ?, ?, ?, ?, 'planned', starts FROM campaign WHERE true "
+            "INSERT INTO cells (key, role, arm, context, concurrency, temperature, rate, identity, "
+            "state, used) SELECT ?, ?, ?, ?, ?, ?, ?, ?, 'planned', starts FROM campaign "
+            "WHERE true "
             "ON CONFLICT (key) DO UPDATE SET used = excluded.used",
             (
                 key,
@@ -208,6 +220,7 @@ class Ledger:
                 identity.context,
                 identity.concurrency,
                 identity.temperature,
+                identity.rate,
                 identity.to_canonical(),
             ),
         )
@@ -224,8 +237,8 @@ class Ledger:
     def cells(self) -> tuple[CellRow, ...]:
         """All cells: those of earlier starts first, the ones that the newest start uses last."""
         rows = self._db.execute(
-            "SELECT key, role, arm, context, concurrency, temperature, state, reason FROM cells "
-            "ORDER BY used, id"
+            "SELECT key, role, arm, context, concurrency, temperature, rate, state, reason "
+            "FROM cells ORDER BY used, id"
         )
         return tuple(CellRow(r[0], r[1], Arm.from_dict(json.loads(r[2])), *r[3:]) for r in rows)
 

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ddtree.errors import EngineError
+from ddtree.records.acceptance import account_error, accounts_of, by_depth_of, length_of
 from ddtree.records.requests import RequestRecord
-from ddtree.records.rounds import GenerationStats
 
 METRIC_VERSION = 2
 
@@ -32,17 +31,20 @@ class BusyWindow:
 
 
 def ttft_s(record: RequestRecord) -> float | None:
-    """Request sent to first token, client's clock; None without a token."""
+    """Request sent to first token, client's clock; None without a token.
+
+    In an open loop from when it was to be sent: a client that falls behind hides no wait.
+    """
     if record.error is not None or not record.chunk_times_s:
         return None
-    return record.chunk_times_s[0] - record.sent_s
+    return record.chunk_times_s[0] - _due_s(record)
 
 
 def end_to_end_s(record: RequestRecord) -> float | None:
-    """Request sent to end of stream; None without an end."""
+    """Request sent (in an open loop: to be sent) to end of stream; None without an end."""
     if record.error is not None or record.end_s is None:
         return None
-    return record.end_s - record.sent_s
+    return record.end_s - _due_s(record)
 
 
 def tpot_s(record: RequestRecord) -> float | None:
@@ -106,26 +108,19 @@ def system_tokens_per_s(records: Sequence[RequestRecord], concurrency: int) -> f
 
 def acceptance_length(records: Sequence[RequestRecord]) -> float | None:
     """1 + sum(num_accepted) / rounds over all requests' rounds together; None without rounds."""
-    counts = _histogram(records)
-    rounds = sum(counts)
-    return 1 + sum(a * n for a, n in enumerate(counts)) / rounds if rounds else None
+    return length_of(accounts_of(records))
 
 
 def accepted_by_depth(records: Sequence[RequestRecord]) -> tuple[float, ...]:
     """[d - 1] = share of rounds that accepted at least d draft tokens; empty without drafts."""
-    counts = _histogram(records)
-    while counts and counts[-1] == 0:
-        counts.pop()
-    rounds = sum(counts)
-    return tuple(sum(counts[depth:]) / rounds for depth in range(1, len(counts)))
+    return by_depth_of(accounts_of(records))
 
 
 def stage_seconds_per_round(records: Sequence[RequestRecord]) -> dict[str, float] | None:
     """Mean seconds of each stage in a round a request took part in; None where unreported."""
     totals: dict[str, float] = {}
     rounds = 0
-    for record in _with_stats(records):
-        stats = record.stats or {}
+    for stats in accounts_of(records):
         if stats.get("stage_seconds"):
             rounds += stats["rounds"]
             for stage, seconds in stats["stage_seconds"].items():
@@ -133,11 +128,30 @@ def stage_seconds_per_round(records: Sequence[RequestRecord]) -> dict[str, float
     return {stage: seconds / rounds for stage, seconds in totals.items()} if rounds else None
 
 
+def step_seconds(records: Sequence[RequestRecord]) -> float | None:
+    """Seconds of a token after the first, as a client sees them, over all requests together."""
+    return _mean_seconds(records, [float(sum(record.chunk_tokens) - 1) for record in records])
+
+
+def round_seconds(records: Sequence[RequestRecord], rounds: int | None = None) -> float | None:
+    """Seconds of a round as a client sees them, over all requests' rounds together.
+
+    Of a request: decode time by the share of its tokens that came after the first chunk, over its
+    rounds. `rounds` is their sum where nobody knows it by request. None without rounds.
+    """
+    if rounds is None:
+        return _mean_seconds(records, [(r.stats or {}).get("rounds", 0) for r in records])
+    after = sum(sum(record.chunk_tokens) - 1 for record in records)
+    step = step_seconds(records)
+    return step * after / rounds if step is not None and rounds else None
+
+
 def reconciliation_error(record: RequestRecord) -> str | None:
     """What is wrong with a finished request's counts, or None.
 
-    Checks that ids, chunks and `completion_tokens` agree, and where the server gave stats, that
-    completion_tokens = 1 + sum(num_accepted + 1) - cut_tokens.
+    Checks that ids (where the stream had them), chunks and `completion_tokens` agree, and where
+    the server counted rounds, that completion_tokens = 1 + sum(num_accepted + 1) - cut_tokens.
+    Counters of a whole block and a client's guesses owe no such identity to one request.
     """
     if record.error is not None:
         return None
@@ -146,38 +160,27 @@ def reconciliation_error(record: RequestRecord) -> str | None:
         "tokens in chunks": sum(record.chunk_tokens),
         "completion_tokens": record.completion_tokens,
     }
+    if record.counted != "ids":
+        del counted["token ids"]
     if len(set(counted.values())) > 1:
         return "counts differ: " + ", ".join(f"{n} {name}" for name, n in counted.items())
-    return None if record.stats is None else _stats_error(record)
+    if record.stats is None or record.stats.get("source", "server") != "server":
+        return None
+    return account_error(record.stats, record.completion_tokens)
 
 
-def _stats_error(record: RequestRecord) -> str | None:
-    stats = record.stats or {}
-    names = ("completion_tokens", "rounds", "cut_tokens", "accepted_histogram")
-    missing = [name for name in names if name not in stats]
-    if missing:
-        return f"stats lack {missing[0]!r}"
-    try:
-        GenerationStats(prompt_tokens=0, **{name: stats[name] for name in names}).check()
-    except EngineError as error:
-        return str(error)
-    if stats["completion_tokens"] != record.completion_tokens:
-        return f"{stats['completion_tokens']} tokens in stats, {record.completion_tokens} in usage"
-    return None
+def _due_s(record: RequestRecord) -> float:
+    return record.sent_s if record.planned_s is None else record.planned_s
 
 
-def _with_stats(records: Sequence[RequestRecord]) -> list[RequestRecord]:
-    return [record for record in records if record.error is None and record.stats is not None]
-
-
-def _histogram(records: Sequence[RequestRecord]) -> list[int]:
-    total: list[int] = []
-    for record in _with_stats(records):
-        counts = (record.stats or {}).get("accepted_histogram", [])
-        total.extend([0] * (len(counts) - len(total)))
-        for accepted, rounds in enumerate(counts):
-            total[accepted] += rounds
-    return total
+def _mean_seconds(records: Sequence[RequestRecord], rounds: Sequence[float]) -> float | None:
+    seconds = total = 0.0
+    for record, mine in zip(records, rounds, strict=True):
+        tpot = tpot_s(record)
+        if tpot is not None and mine:
+            seconds += tpot * (sum(record.chunk_tokens) - 1)
+            total += mine
+    return seconds / total if total else None
 
 
 def _busy_spans(

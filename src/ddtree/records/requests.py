@@ -3,7 +3,9 @@
 import dataclasses
 import json
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
+
+Counted = Literal["ids", "usage", "estimate"]
 
 
 @dataclass(frozen=True)
@@ -14,6 +16,12 @@ class RequestRecord:
     many it carried: a chunk can hold more or less than a round. `error` is None for a request
     that finished; a failed request keeps whatever arrived before it failed and never counts as a
     success. `stats` is the server's own account (`ddtree` object), None where it gave none.
+
+    `planned_s` is when an open loop meant to send it (None in a closed loop): a client that falls
+    behind must not hide the wait. `cached_tokens` of the prompt came out of a prefix cache, None
+    where the server doesn't say. `counted` says where `chunk_tokens` come from: token ids, the
+    usage that each chunk states, or an estimate from the text, made to sum to the stream's usage.
+    `text` is kept where no ids came.
     """
 
     cell: str
@@ -30,6 +38,10 @@ class RequestRecord:
     token_ids: tuple[int, ...]
     error: str | None
     stats: dict[str, Any] | None
+    planned_s: float | None = None
+    cached_tokens: int | None = None
+    counted: Counted = "ids"
+    text: str | None = None
 
     def to_json(self) -> str:
         """One line without a newline."""

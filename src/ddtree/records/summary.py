@@ -10,27 +10,18 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ddtree.errors import ConfigError
 from ddtree.records.arms import Arm
+from ddtree.records.settings import Setting
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 Grade = Literal["baseline", "exact", "near-ties", "not-lossless", "unclassified"]
 CONTROL_BAND = 0.02
 """How far from 1 the control's ratio may be before the run says that the baseline is off."""
 
 CellState = Literal["planned", "running", "ok", "invalid", "failed", "quarantined"]
-
-
-def setting_name(context: int, concurrency: int, temperature: float) -> str:
-    """`context 60, concurrency 1`, and the temperature unless greedy."""
-    text = f"context {context}, concurrency {concurrency}"
-    return text if temperature == 0 else f"{text}, temperature {temperature:g}"
-
-
-def place_of(arm: Arm, context: int, concurrency: int, temperature: float) -> str:
-    """A cell's name in messages; see `CellSummary.place`."""
-    return f"{arm.label} at {setting_name(context, concurrency, temperature)}"
+StatsSource = Literal["server", "counters", "estimate"]
+"""Who counted rounds: the server by request, its counters over a block, or the client's guess."""
 
 
 @dataclass(frozen=True)
@@ -75,14 +66,57 @@ class Losslessness:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """Quantiles of one metric over `count` requests; None where so many can't bound one.
+
+    Each is an order statistic that needs enough requests for a 95 % upper bound to exist:
+    59 for `p95`, 299 for `p99`.
+    """
+
+    count: int
+    p10: float | None
+    p50: float | None
+    p90: float | None
+    p95: float | None
+    p99: float | None
+
+
+@dataclass(frozen=True)
+class TreeUse:
+    """What the nodes of an arm's drafts were good for; a chain is a tree of one branch.
+
+    `accepted_ranks[r]` is the share of accepted nodes that were the drafter's candidate of rank r
+    at their depth. `rescued` is the share of rounds whose accepted path left the top-1 chain,
+    `chain_length` the acceptance length that the top-1 part of the accepted paths alone would
+    have had. `node_use` is accepted over verified nodes. `gain_by_node[n]` is the share of rounds
+    that accepted the n-th node in best-first order: 1 + its sum over n < b is the acceptance
+    length that trees cut to b nodes would have had in these rounds, so it is also the marginal
+    gain of a node more.
+    """
+
+    accepted_ranks: tuple[float, ...]
+    rescued: float
+    chain_length: float
+    node_use: float
+    gain_by_node: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class CellSummary:
-    """One arm at one context length, concurrency and temperature.
+    """One arm at one context length, concurrency, temperature and rate of arrival.
 
     Speed-ups are against the named baseline in the same blocks on the same prompts: the geometric
     mean of per-prompt decode ratios at concurrency 1, the ratio of system throughputs above.
     `accepted_by_depth[d - 1]` is the share of rounds that accepted at least d draft tokens.
     `stage_seconds` is seconds per round by stage (draft, build, layout, verify, accept, commit,
     host), `round_s` their sum; both None where the server reports none.
+
+    The speed-up is `acceptance_gain` (acceptance length over the baseline's, which is 1) over
+    `round_cost` (seconds of a round over seconds of a baseline step), but for what lies outside
+    rounds. `ratio_deciles` are p10, p20, ... p90 of the per-prompt decode ratios, empty where the
+    prompts are too few. `flags` are what a reader should know and what makes nothing invalid.
+    `acceptance_interval` takes prompts as clusters. `speedup_p` is two-sided, of a speed-up of 1;
+    None with its interval.
     """
 
     arm: Arm
@@ -107,11 +141,32 @@ class CellSummary:
     stage_seconds: dict[str, float] | None
     round_s: float | None
     losslessness: Losslessness
+    rate: float = 0.0
+    end_to_end_interval: Interval | None = None
+    ttft: Spread | None = None
+    tpot: Spread | None = None
+    end_to_end: Spread | None = None
+    acceptance_source: StatsSource | None = None
+    acceptance_gain: float | None = None
+    round_cost: float | None = None
+    tree: TreeUse | None = None
+    ratio_deciles: tuple[float, ...] = ()
+    achieved_concurrency: float | None = None
+    loop_lag_s: float | None = None
+    cached_tokens: int | None = None
+    flags: tuple[str, ...] = ()
+    acceptance_interval: Interval | None = None
+    speedup_p: float | None = None
+
+    @property
+    def setting(self) -> Setting:
+        """Where it was measured."""
+        return Setting(self.context, self.concurrency, self.temperature, self.rate)
 
     @property
     def place(self) -> str:
-        """`ddtree(8,4) at context 60, concurrency 1`, and the temperature unless greedy."""
-        return place_of(self.arm, self.context, self.concurrency, self.temperature)
+        """`ddtree(8,4) at ` and the setting's name."""
+        return f"{self.arm.label} at {self.setting.name}"
 
     @property
     def is_lossless(self) -> bool:
@@ -152,6 +207,7 @@ class Control:
     identical: int = 0
     near_ties: int = 0
     temperature: float = 0.0
+    rate: float = 0.0
 
     @property
     def is_off(self) -> bool:
@@ -159,9 +215,14 @@ class Control:
         return not math.isfinite(self.ratio) or abs(self.ratio - 1) > CONTROL_BAND
 
     @property
+    def setting(self) -> Setting:
+        """Where it was measured."""
+        return Setting(self.context, self.concurrency, self.temperature, self.rate)
+
+    @property
     def place(self) -> str:
-        """`ar at context 60, concurrency 1`, and the temperature unless greedy."""
-        return place_of(Arm("ar"), self.context, self.concurrency, self.temperature)
+        """`ar at ` and the setting's name."""
+        return f"{Arm('ar').label} at {self.setting.name}"
 
     @property
     def differing(self) -> int:
@@ -171,7 +232,7 @@ class Control:
 
 @dataclass(frozen=True)
 class Choice:
-    """What to ship at one context length, concurrency and temperature, and why."""
+    """What to ship at one setting, and why."""
 
     context: int
     concurrency: int
@@ -179,6 +240,12 @@ class Choice:
     arm: Arm
     speedup: float
     reason: str
+    rate: float = 0.0
+
+    @property
+    def setting(self) -> Setting:
+        """What it is for."""
+        return Setting(self.context, self.concurrency, self.temperature, self.rate)
 
 
 @dataclass(frozen=True)
@@ -193,8 +260,67 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Prediction:
+    """What was foretold of an arm at a setting before it ran, or in its place.
+
+    `acceptance_length` is replayed over outputs of the baseline; `round_s` is measured at the same
+    budget, context and concurrency (interpolated between budgets that ran). `chosen` says whether
+    the arm was then run, `reason` why or why not. What was then measured is in its cell.
+    """
+
+    arm: Arm
+    setting: Setting
+    acceptance_length: float
+    round_s: float
+    speedup: float
+    chosen: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Skip:
+    """A cell that is not run, and why; `same_as` is an arm whose cell has the same trees there."""
+
+    arm: Arm
+    setting: Setting
+    reason: str
+    same_as: Arm | None = None
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One round of successive halving at a setting: `arms` ran on `prompts` prompts each, and
+    `kept` went on. `speedups` are in the order of `arms`, None where there was no ratio.
+    """
+
+    name: str
+    setting: Setting
+    prompts: int
+    arms: tuple[Arm, ...]
+    speedups: tuple[float | None, ...]
+    kept: tuple[Arm, ...]
+
+
+@dataclass(frozen=True)
+class Sentinel:
+    """The baseline at one fixed setting, measured again and again over a run.
+
+    `ratio` is its decode speed over that of its first measurement; `place` counts the blocks of
+    the run that were behind it, `at` is seconds since the epoch.
+    """
+
+    place: int
+    at: float
+    ratio: float
+
+
+@dataclass(frozen=True)
 class RunSummary:
-    """A whole run, ready to be drawn."""
+    """A whole run, ready to be drawn.
+
+    `cells` are measured on prompts of their own and may rank; `screened` are the cells of earlier
+    rungs, whose winners are flattered by having been picked.
+    """
 
     title: str
     created: str
@@ -205,53 +331,14 @@ class RunSummary:
     controls: tuple[Control, ...]
     spec: dict[str, Any]
     provenance: dict[str, Any]
+    endpoint: str = "ddtree"
+    screened: tuple[CellSummary, ...] = ()
+    predictions: tuple[Prediction, ...] = ()
+    rungs: tuple[Rung, ...] = ()
+    skips: tuple[Skip, ...] = ()
+    sentinels: tuple[Sentinel, ...] = ()
     schema_version: int = field(default=SCHEMA_VERSION)
 
     def to_json(self) -> str:
-        """Indented JSON; `from_json` reads it back."""
+        """Indented JSON; `summary_json.read_summary` reads it back."""
         return json.dumps(dataclasses.asdict(self), indent=1)
-
-    @classmethod
-    def from_json(cls, text: str) -> "RunSummary":
-        """Read `to_json`'s output; ConfigError on another schema version."""
-        data = json.loads(text)
-        if data.get("schema_version") != SCHEMA_VERSION:
-            raise ConfigError(
-                f"summary: schema_version {data.get('schema_version')!r}, expected "
-                f"{SCHEMA_VERSION}; make the report again with the version that wrote the run"
-            )
-        data["verdict"] = _verdict(data["verdict"])
-        data["cells"] = tuple(_cell(cell) for cell in data["cells"])
-        data["controls"] = tuple(
-            Control(**{**c, "ratio_interval": _interval(c["ratio_interval"])})
-            for c in data["controls"]
-        )
-        return cls(**data)
-
-
-def _interval(data: dict[str, Any] | None) -> Interval | None:
-    return None if data is None else Interval(**data)
-
-
-def _cell(data: dict[str, Any]) -> CellSummary:
-    return CellSummary(
-        **{
-            **data,
-            "arm": Arm(**data["arm"]),
-            "speedup_interval": _interval(data["speedup_interval"]),
-            "speedup_vs_chain_interval": _interval(data["speedup_vs_chain_interval"]),
-            "accepted_by_depth": tuple(data["accepted_by_depth"]),
-            "losslessness": Losslessness(**data["losslessness"]),
-        }
-    )
-
-
-def _verdict(data: dict[str, Any]) -> Verdict:
-    return Verdict(
-        **{
-            **data,
-            "arm": None if data["arm"] is None else Arm(**data["arm"]),
-            "choices": tuple(Choice(**{**c, "arm": Arm(**c["arm"])}) for c in data["choices"]),
-            "warnings": tuple(data["warnings"]),
-        }
-    )

@@ -44,6 +44,31 @@ METRICS: tuple[tuple[str, str], ...] = (
     ),
     ("Acceptance by depth", "Share of rounds that accepted at least d draft tokens."),
     ("Round", "One draft, verify, accept, commit; its time is the sum of its stages."),
+    (
+        "Round cost, acceptance gain",
+        "Seconds of a round over those of a step of the baseline; tokens per round over the "
+        "baseline's 1. Their quotient is the speed-up but for what lies outside rounds.",
+    ),
+    (
+        "Rescued, node use, rank",
+        "Share of rounds whose accepted path left the drafter's top-1 chain; accepted over "
+        "verified nodes; a node's place among the drafter's candidates at its depth, from 0.",
+    ),
+    (
+        "Quantile",
+        "An order statistic over requests, given only where so many can bound it: 59 for p95, 299 "
+        "for p99.",
+    ),
+    (
+        "Prediction",
+        "Acceptance length replayed over the baseline's outputs over the measured or interpolated "
+        "time of a round. Its error is predicted over measured speed-up, minus 1.",
+    ),
+    (
+        "Screened, sentinel",
+        "Cells that only served to choose arms, and the baseline at one setting, repeated to see "
+        "whether the machine drifts. Neither ranks.",
+    ),
     ("Budget, topk", "Draft nodes verified per round, root not counted; candidates per depth."),
     (
         "Temperature",

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ddtree.records.summary import CONTROL_BAND, CellSummary, Control
+from ddtree.report.contents import TITLES
 from ddtree.report.numbers import count, fixed
 from ddtree.report.run import Run, barred, setting_of
 
@@ -30,7 +31,7 @@ def _valid_check(run: Run) -> Check:
     bad = [c for c in cells if c.state != "ok"]
     details = _unnamed(run, bad)
     text = f"{len(cells) - len(bad)} of {count(len(cells), 'cell')} valid"
-    return Check("Validity", not bad if cells else None, text, _listed(details, "section 8"))
+    return Check("Validity", not bad if cells else None, text, _listed(details, "cells"))
 
 
 def _lossless_check(run: Run) -> Check:
@@ -42,7 +43,7 @@ def _lossless_check(run: Run) -> Check:
     if not judged:
         return Check("Losslessness", None, "no valid cell to compare with the baseline")
     details = _unnamed(run, bad)
-    return Check("Losslessness", not bad, text, _listed(details, "section 6"))
+    return Check("Losslessness", not bad, text, _listed(details, "losslessness"))
 
 
 def _control_check(run: Run) -> Check:
@@ -55,7 +56,7 @@ def _control_check(run: Run) -> Check:
         "without a drafter, same outputs"
     )
     details = [f"{run.where(setting_of(c))}: {_control_fault(c)}" for c in off]
-    return Check("Control", not off, text, _listed(details, "section 7"))
+    return Check("Control", not off, text, _listed(details, "control"))
 
 
 def _control_fault(control: Control) -> str:
@@ -72,7 +73,7 @@ def _request_check(run: Run) -> Check:
         f"{c.place}: {c.failed_requests} failed" for c in run.summary.cells if c.failed_requests
     ]
     text = f"{count(total, 'request')}, {failed:,} failed"
-    return Check("Requests", failed == 0 if total else None, text, _listed(details, "section 8"))
+    return Check("Requests", failed == 0 if total else None, text, _listed(details, "cells"))
 
 
 def _unnamed(run: Run, cells: list[CellSummary]) -> list[str]:
@@ -85,7 +86,10 @@ def _unnamed(run: Run, cells: list[CellSummary]) -> list[str]:
     ]
 
 
-def _listed(details: list[str], rest: str) -> tuple[str, ...]:
+def _listed(details: list[str], section: str) -> tuple[str, ...]:
     if len(details) <= LISTED:
         return tuple(details)
-    return (*details[: LISTED - 1], f"and {len(details) - LISTED + 1} more, in {rest}")
+    return (
+        *details[: LISTED - 1],
+        f"and {len(details) - LISTED + 1} more, under {TITLES[section]}",
+    )

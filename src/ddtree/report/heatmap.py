@@ -5,11 +5,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ddtree.records.arms import Arm, Window, window_size
+from ddtree.records.settings import Setting
 from ddtree.records.summary import CellSummary
+from ddtree.report.limits import OPEN
 from ddtree.report.numbers import N_TOO_SMALL, bounds, is_number
 from ddtree.report.run import (
     Run,
-    Setting,
     barred,
     barred_word,
     ratio,
@@ -78,6 +79,11 @@ class HeatMaps:
 
     maps: tuple[HeatMap, ...]
     scale: Scale
+
+    @property
+    def folded(self) -> bool:
+        """Whether the maps are too many to stand open."""
+        return len(self.maps) > OPEN
 
 
 def heat_maps(run: Run) -> HeatMaps:

@@ -14,12 +14,15 @@ class Shown:
     """One number on the page.
 
     `text` is what stands in the cell, `note` a smaller second line (an interval, a remark) and
-    `why_missing` the reason where `text` is a dash.
+    `why_missing` the reason where `text` is a dash. `badge` is the class of a text that stands
+    out, `bar` the length of a small bar below the text, in percent of its column's longest.
     """
 
     text: str
     note: str = ""
     why_missing: str = ""
+    badge: str = ""
+    bar: float | None = None
 
 
 class Footnotes:
@@ -70,6 +73,12 @@ def number(value: float | None, digits: int, reason: str) -> Shown:
     if not math.isfinite(value):
         return missing(f"not a finite number: {value}")
     return Shown(fixed(value, digits))
+
+
+def percent(value: float | None, digits: int, reason: str) -> Shown:
+    """A share as `31 %`, or a dash with `reason` where there is none."""
+    shown = number(None if value is None else 100 * value, digits, reason)
+    return shown if shown.why_missing else Shown(f"{shown.text} %")
 
 
 def milliseconds(seconds: float | None, digits: int, reason: str) -> Shown:

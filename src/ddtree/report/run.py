@@ -4,17 +4,22 @@ from dataclasses import dataclass
 
 from ddtree.errors import ConfigError
 from ddtree.records.arms import FULL_WINDOW, Arm, Window
+from ddtree.records.settings import Setting
 from ddtree.records.summary import CellSummary, Choice, Control, RunSummary
 from ddtree.report.numbers import count, fixed
 
 
 @dataclass(frozen=True, order=True)
-class Setting:
-    """What arms are compared at: context in tokens, concurrency in requests, temperature."""
+class Load:
+    """How requests were sampled and how they arrived; `rate` is 0 in a closed loop."""
 
-    context: int
-    concurrency: int
     temperature: float
+    rate: float
+
+    @property
+    def slug(self) -> str:
+        """For element ids: letters, digits, hyphens and underscores."""
+        return f"{self.temperature:g}-{self.rate:g}".replace(".", "_")
 
 
 @dataclass(frozen=True)
@@ -40,18 +45,44 @@ class Run:
         """Whether nothing was sampled, so that no temperature need be named."""
         return all(s.temperature == 0 for s in self.settings)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether every load was a closed loop, so that no rate need be named."""
+        return all(s.rate == 0 for s in self.settings)
+
+    @property
+    def loads(self) -> tuple[Load, ...]:
+        """The temperatures and rates that contexts and concurrencies were crossed with."""
+        return tuple(sorted({Load(s.temperature, s.rate) for s in self.settings}))
+
+    def under(self, load: Load) -> tuple[Setting, ...]:
+        """The settings of one load."""
+        return tuple(s for s in self.settings if Load(s.temperature, s.rate) == load)
+
+    @property
+    def basis(self) -> str:
+        """`From 24 cells of 40 requests each`: what charts of all cells that may count rest on."""
+        fit = [cell.requests for cell in self.summary.cells if not barred(cell)]
+        if not fit:
+            return "From no cell: none may count"
+        low, high = min(fit), max(fit)
+        each = count(low, "request") if low == high else f"{low:,} to {high:,} requests"
+        return f"From {count(len(fit), 'cell')} of {each} each"
+
     def where(self, setting: Setting) -> str:
-        """`context 900, concurrency 8`; the temperature too where the run is not all greedy."""
+        """`context 900, concurrency 8`, then what `conditions` adds."""
         text = f"context {setting.context}, concurrency {setting.concurrency}"
-        return text + self.temperature(setting.temperature)
+        return text + self.conditions(setting)
 
     def label(self, setting: Setting) -> str:
         """`where` as a title."""
-        return self.where(setting).capitalize()
+        text = self.where(setting)
+        return text[:1].upper() + text[1:]
 
-    def temperature(self, value: float) -> str:
-        """`, temperature 0.7`; empty where the run is all greedy."""
-        return "" if self.is_greedy else f", temperature {value:g}"
+    def conditions(self, at: Setting | Load) -> str:
+        """`, temperature 0.7, 4 requests/s`: the one unless all is greedy, the other where open."""
+        text = "" if self.is_greedy else f", temperature {at.temperature:g}"
+        return text + (f", {at.rate:g} requests/s" if at.rate else "")
 
 
 def arrange(summary: RunSummary) -> Run:
@@ -78,7 +109,7 @@ def arrange(summary: RunSummary) -> Run:
 
 def setting_of(what: CellSummary | Choice | Control) -> Setting:
     """Where a cell or control was measured, or what a choice is for."""
-    return Setting(what.context, what.concurrency, what.temperature)
+    return what.setting
 
 
 def barred(cell: CellSummary) -> str:

@@ -1,10 +1,11 @@
 """Which line each arm gets: colour, dash and marker, the same in every chart of the page."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddtree.records.arms import Arm
-from ddtree.report.numbers import is_number
+from ddtree.report.limits import LINES
+from ddtree.report.numbers import count, is_number
 from ddtree.report.run import Run, barred
 
 BASELINE, CHAIN, OTHER = 0, 1, 9
@@ -35,13 +36,17 @@ _LOOKS: tuple[tuple[str, tuple[float, ...]], ...] = (
 
 @dataclass(frozen=True)
 class Series:
-    """How an arm is drawn. `colour` numbers a CSS custom property `--series-N`."""
+    """How an arm is drawn. `colour` numbers a CSS custom property `--series-N`.
+
+    Lines of a look that is not `shown` are left out of charts, but for points that stand alone.
+    """
 
     colour: int
     marker: str
     dashes: tuple[float, ...]
     width: float
     marker_size: float
+    shown: bool = True
 
     @property
     def shape(self) -> str:
@@ -66,9 +71,10 @@ def assign(run: Run) -> dict[Arm, Series]:
     """A look for every arm.
 
     The baseline, the chain and up to six other arms get one each: first the arm to ship, then the
-    choices of single settings, then the fastest. The rest share a thin grey line.
+    choices of single settings, then the fastest. The rest share a thin grey line, which is left out
+    where there are more than LINES arms.
     """
-    others = _series(OTHER)
+    others = replace(_series(OTHER), shown=len(run.arms) <= LINES)
     looks = {arm: others for arm in run.arms}
     numbers = iter(range(FIRST, LAST + 1))
     for arm in _by_rank(run):
@@ -87,10 +93,15 @@ def legend(looks: dict[Arm, Series]) -> tuple[LegendEntry, ...]:
     named = [LegendEntry(arm.label, item) for arm, item in looks.items() if item.colour != OTHER]
     rest = sum(1 for item in looks.values() if item.colour == OTHER)
     if rest:
-        named.append(
-            LegendEntry(f"{rest} other arms" if rest > 1 else "1 other arm", _series(OTHER))
-        )
+        others = next(item for item in looks.values() if item.colour == OTHER)
+        text = count(rest, "other arm") + ("" if others.shown else ", not drawn as lines")
+        named.append(LegendEntry(text, others))
     return tuple(named)
+
+
+def numbered(place: int) -> Series:
+    """A look for lines that are no arm's, by their place among their like; grey past the last."""
+    return _series(FIRST + place if FIRST + place <= LAST else OTHER, emphatic=False)
 
 
 def emphasis(series: Series) -> int:
@@ -98,11 +109,11 @@ def emphasis(series: Series) -> int:
     return -series.colour if series.colour >= FIRST else -LAST - (series.colour == BASELINE)
 
 
-def _series(colour: int) -> Series:
+def _series(colour: int, emphatic: bool = True) -> Series:
     if colour == OTHER:
         return Series(OTHER, "", (), 0.9, 0.0)
     marker, dashes = _LOOKS[colour]
-    return Series(colour, marker, dashes, 2.3 if colour == FIRST else 1.6, 6.0)
+    return Series(colour, marker, dashes, 2.3 if emphatic and colour == FIRST else 1.6, 6.0)
 
 
 def _by_rank(run: Run) -> list[Arm]:

@@ -1,11 +1,14 @@
 """Where a round's time goes: one stacked bar per arm and setting, with its numbers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddtree.records.rounds import STAGES
 from ddtree.records.summary import CellSummary
+from ddtree.report.grid import detailed
+from ddtree.report.limits import ROWS, left_out, spread
 from ddtree.report.numbers import Shown, is_number, milliseconds, missing, number
-from ddtree.report.run import Run, Setting, barred, barred_word
+from ddtree.report.run import Run, barred, barred_word
 
 NONE_REPORTED = "the server reports no stage times"
 
@@ -46,28 +49,38 @@ class StageTable:
 
 @dataclass(frozen=True)
 class StageTables:
-    """`stages` names the columns; a stage's place in it is its colour."""
+    """`stages` names the columns; a stage's place in it is its colour.
+
+    `folded` where the tables are too many to stand open, `not_drawn` how many are left out.
+    """
 
     stages: tuple[str, ...]
     tables: tuple[StageTable, ...]
+    folded: bool = False
+    not_drawn: str = ""
 
 
 def stage_tables(run: Run) -> StageTables:
     """One table per setting with any stage times; none at all where no server reports them."""
     seen = {name for cell in run.summary.cells for name in cell.stage_seconds or {}}
     names = (*(s for s in STAGES if s in seen), *sorted(seen - set(STAGES)))
-    tables = [
-        _table(run, setting, names)
-        for setting in run.settings
-        if any(cell.stage_seconds for cell in run.at(setting))
-    ]
-    return StageTables(names, tuple(tables))
+    settings = [s for s in run.settings if any(cell.stage_seconds for cell in run.at(s))]
+    drawn = spread(settings)
+    cells = detailed(run)
+    return StageTables(
+        names,
+        tuple(
+            _table(run.label(setting), [c for c in cells if c.setting == setting], names)
+            for setting in drawn
+        ),
+        folded=len(run.summary.cells) > ROWS,
+        not_drawn=left_out(len(drawn), len(settings), "setting"),
+    )
 
 
-def _table(run: Run, setting: Setting, names: tuple[str, ...]) -> StageTable:
-    cells = run.at(setting)
-    longest = max(sum(_seconds(cell).values()) for cell in cells)
-    return StageTable(run.label(setting), tuple(_row(cell, names, longest) for cell in cells))
+def _table(title: str, cells: Sequence[CellSummary], names: tuple[str, ...]) -> StageTable:
+    longest = max((sum(_seconds(cell).values()) for cell in cells), default=0.0)
+    return StageTable(title, tuple(_row(cell, names, longest) for cell in cells))
 
 
 def _seconds(cell: CellSummary) -> dict[str, float]:

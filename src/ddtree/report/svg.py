@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 _XLINK = "{http://www.w3.org/1999/xlink}href"
 _HEX = re.compile(r"#[0-9a-f]{6}\b")
 _FONT = re.compile(r"\bfont[a-z-]*:[^;]*;?\s*")
+_LONG = re.compile(r"-?\d+\.\d{3,}")
 _DROPPED = {"metadata", "style"}
 
 
@@ -49,12 +50,17 @@ def _clean(element: ElementTree.Element, variables: dict[str, str], prefix: str)
         elif name == "style":
             element.set("style", _style(value, variables))
         else:
-            element.set(name.rpartition("}")[2], value)
+            element.set(name.rpartition("}")[2], _LONG.sub(_hundredth, value))
     for child in list(element):
         if child.tag.rpartition("}")[2] in _DROPPED:
             element.remove(child)
         else:
             _clean(child, variables, prefix)
+
+
+def _hundredth(found: re.Match[str]) -> str:
+    """A coordinate to a hundredth of a point, which no screen tells from more."""
+    return f"{float(found[0]):.2f}".rstrip("0").rstrip(".")
 
 
 def _style(style: str, variables: dict[str, str]) -> str:

@@ -3,8 +3,9 @@
 from dataclasses import dataclass, replace
 
 from ddtree.records.summary import CONTROL_BAND, CellSummary, Control
-from ddtree.report.numbers import N_TOO_SMALL, Shown, milliseconds, missing, number, times
-from ddtree.report.run import Run, Setting, barred, barred_word, setting_of
+from ddtree.report.grid import Column, Table, ordered, place_of, row_of
+from ddtree.report.numbers import N_TOO_SMALL, Shown, bounds, milliseconds, missing, number, times
+from ddtree.report.run import Run, barred, barred_word, setting_of
 
 GRADE_WORDS = {
     "baseline": "baseline",
@@ -14,47 +15,32 @@ GRADE_WORDS = {
     "unclassified": "unclassified",
 }
 
+GRADE_COLUMNS = (
+    Column("Grade", text=True),
+    Column("Outputs"),
+    Column("Identical"),
+    Column("Near-ties"),
+    Column("Suspects"),
+    Column("Bugs"),
+    Column("Largest gap, ULP"),
+    Column("Control's gap, ULP"),
+    Column("Control's flips"),
+    Column("Rows at once"),
+)
 
-@dataclass(frozen=True)
-class GradeRow:
-    """Losslessness of one cell: counts of outputs, then the largest gap beside the control's."""
-
-    arm: str
-    grade: str
-    word: str
-    counts: tuple[str, ...]
-    gap: Shown
-    control_gap: Shown
-    control_flips: Shown
-    control_rows: Shown
-
-
-@dataclass(frozen=True)
-class CellRow:
-    """Every number of one cell, in the order of the table's columns."""
-
-    arm: str
-    state: str
-    reason: str
-    kind: str
-    requests: Shown
-    values: tuple[Shown, ...]
-
-
-@dataclass(frozen=True)
-class GradeGroup:
-    """The cells of one setting."""
-
-    title: str
-    rows: tuple[GradeRow, ...]
-
-
-@dataclass(frozen=True)
-class CellGroup:
-    """The cells of one setting."""
-
-    title: str
-    rows: tuple[CellRow, ...]
+CELL_COLUMNS = (
+    Column("State", text=True),
+    Column("Requests"),
+    Column("Speed-up"),
+    Column("Against chain"),
+    Column("End-to-end speed-up"),
+    Column("One user, tokens/s"),
+    Column("System, tokens/s"),
+    Column("First token, ms"),
+    Column("Per output token, ms"),
+    Column("Acceptance length"),
+    Column("Round, ms"),
+)
 
 
 @dataclass(frozen=True)
@@ -64,7 +50,7 @@ class ControlRow:
     `identical` is of the outputs that both gave; `off` where the ratio or an output is amiss.
     """
 
-    setting: Setting
+    place: tuple[str, ...]
     ratio: Shown
     interval: Shown
     requests: int
@@ -73,15 +59,13 @@ class ControlRow:
     standing: str
 
 
-def grade_groups(run: Run) -> tuple[GradeGroup, ...]:
-    """Section 6."""
-    return tuple(
-        GradeGroup(run.label(s), tuple(_grade_row(cell) for cell in run.at(s)))
-        for s in run.settings
-    )
+def grade_table(run: Run) -> Table:
+    """Losslessness of every cell: counts of outputs, the largest gap beside the control's."""
+    rows = tuple(row_of(run, cell, _grades(cell)) for cell in ordered(run))
+    return Table("grades", "Losslessness by cell", GRADE_COLUMNS, rows)
 
 
-def _grade_row(cell: CellSummary) -> GradeRow:
+def _grades(cell: CellSummary) -> tuple[Shown, ...]:
     found = cell.losslessness
     compared = found.grade != "baseline"
     counts = (found.outputs, found.identical, found.near_ties, found.suspects, found.bugs)
@@ -91,31 +75,29 @@ def _grade_row(cell: CellSummary) -> GradeRow:
     no_control = missing("no control scored")
     flips = Shown(f"{found.control_flips:,} of {found.control_positions:,}")
     scored = found.control_positions > 0
-    return GradeRow(
-        arm=cell.arm.label,
-        grade=found.grade,
-        word=GRADE_WORDS[found.grade],
-        counts=tuple(f"{value:,}" for value in counts),
-        gap=number(found.largest_gap_ulps, 2, reason),
-        control_gap=number(found.control_largest_gap_ulps, 2, no_control.why_missing),
-        control_flips=flips if scored else no_control,
-        control_rows=number(found.control_rows if scored else None, 0, no_control.why_missing),
+    return (
+        Shown(GRADE_WORDS[found.grade], badge=found.grade),
+        *(Shown(f"{value:,}") for value in counts),
+        number(found.largest_gap_ulps, 2, reason),
+        number(found.control_largest_gap_ulps, 2, no_control.why_missing),
+        flips if scored else no_control,
+        number(found.control_rows if scored else None, 0, no_control.why_missing),
     )
 
 
 def control_rows(run: Run) -> tuple[ControlRow, ...]:
-    """Section 7."""
-    ordered = sorted(run.summary.controls, key=setting_of)
-    return tuple(_control_row(control) for control in ordered)
+    """The control at each setting that it was measured at."""
+    controls = sorted(run.summary.controls, key=setting_of)
+    return tuple(_control_row(run, control) for control in controls)
 
 
-def _control_row(control: Control) -> ControlRow:
+def _control_row(run: Run, control: Control) -> ControlRow:
     interval = control.ratio_interval
     shown = missing(N_TOO_SMALL)
     if interval is not None:
         shown = Shown(f"{interval.low:.3f}–{interval.high:.3f}")
     return ControlRow(
-        setting=setting_of(control),
+        place=place_of(run, setting_of(control)),
         ratio=number(control.ratio, 3, "not measured"),
         interval=shown,
         requests=control.requests,
@@ -140,15 +122,14 @@ def _control_outputs(control: Control) -> Shown:
     return Shown(f"{control.identical:,} of {control.outputs:,}", near)
 
 
-def cell_groups(run: Run) -> tuple[CellGroup, ...]:
-    """Section 8."""
-    return tuple(
-        CellGroup(run.label(s), tuple(_cell_row(run, s, cell) for cell in run.at(s)))
-        for s in run.settings
-    )
+def cell_table(run: Run) -> Table:
+    """Every cell that may rank, or would if it could count."""
+    rows = tuple(row_of(run, cell, cell_values(run, cell, ranks=True)) for cell in ordered(run))
+    return Table("all-cells", "Every cell", CELL_COLUMNS, rows)
 
 
-def _cell_row(run: Run, setting: Setting, cell: CellSummary) -> CellRow:
+def cell_values(run: Run, cell: CellSummary, ranks: bool) -> tuple[Shown, ...]:
+    """One cell's numbers for CELL_COLUMNS; a win stands out where the cell `ranks`."""
     unfit = barred(cell)
     unknown = unfit or "not reported"
     is_baseline = cell.arm == run.baseline
@@ -157,46 +138,47 @@ def _cell_row(run: Run, setting: Setting, cell: CellSummary) -> CellRow:
         speedup = Shown("1.00×", "baseline")
     elif unfit and not speedup.why_missing:
         speedup = replace(speedup, note="does not count")
+    elif ranks and cell.is_win:
+        speedup = replace(speedup, badge="win")
     drafts = "ar drafts nothing" if cell.arm.method == "ar" else unknown
-    windowless = unfit or "never were all requests busy at once"
-    return CellRow(
-        arm=cell.arm.label,
-        state=barred_word(cell) or cell.state,
-        reason=unfit.partition(": ")[2],
-        kind="void" if unfit else "win" if cell.is_win else "plain",
-        requests=Shown(
-            f"{cell.requests:,}", f"{cell.failed_requests:,} failed" if cell.failed_requests else ""
-        ),
-        values=(
-            speedup,
-            times(
-                cell.speedup_vs_chain,
-                cell.speedup_vs_chain_interval,
-                "ar drafts nothing"
-                if cell.arm.method == "ar"
-                else _chain_reason(run, setting, cell),
-            ),
-            times_alone(cell.end_to_end_speedup, "the baseline" if is_baseline else unknown),
-            number(cell.decode_tokens_per_s, 1, unfit or "every answer fitted in one chunk"),
-            number(cell.system_tokens_per_s, 1, windowless),
-            milliseconds(cell.ttft_s, 1, unknown),
-            milliseconds(cell.tpot_s, 2, unfit or "every answer fitted in one chunk"),
-            number(cell.acceptance_length, 2, drafts),
-            milliseconds(cell.round_s, 2, unknown),
-        ),
+    no_chain = "" if cell.speedup_vs_chain is not None else _chain_reason(run, cell)
+    one_chunk = unfit or "every answer fitted in one chunk"
+    failed = f"{cell.failed_requests:,} failed" if cell.failed_requests else ""
+    return (
+        Shown(barred_word(cell) or cell.state, unfit.partition(": ")[2]),
+        Shown(f"{cell.requests:,}", failed),
+        speedup,
+        times(cell.speedup_vs_chain, cell.speedup_vs_chain_interval, no_chain),
+        _end_to_end(cell, "the baseline" if is_baseline else unknown),
+        number(cell.decode_tokens_per_s, 1, one_chunk),
+        number(cell.system_tokens_per_s, 1, unfit or "never were all requests busy at once"),
+        milliseconds(cell.ttft_s, 1, unknown),
+        milliseconds(cell.tpot_s, 2, one_chunk),
+        _acceptance(cell, drafts),
+        milliseconds(cell.round_s, 2, unknown),
     )
 
 
-def _chain_reason(run: Run, setting: Setting, cell: CellSummary) -> str:
-    if cell.arm.method == "chain":
-        return "the chain itself"
-    chains = [c for c in run.at(setting) if c.arm.method == "chain"]
+def _chain_reason(run: Run, cell: CellSummary) -> str:
+    if cell.arm.method != "ddtree":
+        return "ar drafts nothing" if cell.arm.method == "ar" else "the chain itself"
+    chains = [c for c in run.at(cell.setting) if c.arm.method == "chain"]
     if not chains:
         return "no chain at this setting"
     return barred(cell) or barred(chains[0]) or "no pairs to compare"
 
 
-def times_alone(value: float | None, reason: str) -> Shown:
-    """A ratio that has no interval by its definition."""
-    shown = number(value, 2, reason)
-    return shown if shown.why_missing else Shown(f"{shown.text}×")
+def _end_to_end(cell: CellSummary, reason: str) -> Shown:
+    """The ratio with its interval; no remark where a run keeps none."""
+    shown = times(cell.end_to_end_speedup, cell.end_to_end_interval, reason)
+    return shown if cell.end_to_end_interval is not None else replace(shown, note="")
+
+
+def _acceptance(cell: CellSummary, reason: str) -> Shown:
+    """Acceptance length with its interval, marked where the client had to guess the rounds."""
+    shown = number(cell.acceptance_length, 2, reason)
+    if shown.why_missing:
+        return shown
+    notes = [] if cell.acceptance_interval is None else [bounds(cell.acceptance_interval)]
+    notes += ["estimate"] if cell.acceptance_source == "estimate" else []
+    return replace(shown, note=", ".join(notes))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ddtree.records.arms import Arm
 from ddtree.records.summary import CellSummary, Choice, Interval
 from ddtree.report.checks import Check, checks
+from ddtree.report.grid import place_of
 from ddtree.report.numbers import (
     DASH,
     N_TOO_SMALL,
@@ -17,14 +18,14 @@ from ddtree.report.numbers import (
     number,
     times,
 )
-from ddtree.report.run import Run, Setting, arm_meaning, barred, ratio, setting_of
+from ddtree.report.run import Run, arm_meaning, barred, ratio, setting_of
 
 
 @dataclass(frozen=True)
 class ChoiceRow:
     """One line of the choice table. `withdrawn` is the reason an unfit choice is not shown."""
 
-    setting: Setting
+    place: tuple[str, ...]
     arm: str
     withdrawn: str
     speedup: Shown
@@ -169,7 +170,7 @@ def _choice_row(run: Run, choice: Choice) -> ChoiceRow:
     withdrawn = _unfit(run, choice.arm, () if cell is None else (cell,))
     none = missing("no cell for this choice")
     return ChoiceRow(
-        setting=setting_of(choice),
+        place=place_of(run, setting_of(choice)),
         arm=choice.arm.label,
         withdrawn=withdrawn,
         speedup=Shown("1.00×", "baseline")

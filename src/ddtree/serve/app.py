@@ -20,12 +20,14 @@ from ddtree.serve.guards import Guards
 from ddtree.serve.metrics import MEDIA_TYPE
 from ddtree.serve.openapi import UNHEALTHY, describe, document, text_answer
 from ddtree.serve.prompts import encode
+from ddtree.serve.replay import ReplayAnswer, Replaying, ReplayRequest
 from ddtree.serve.schema import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
     TokenizeRequest,
 )
+from ddtree.serve.speculating import DefaultSpeculation
 from ddtree.serve.worker import EngineWorker
 
 _OF_A_BODY = (400, 401, 404, 408, 413, 415)
@@ -47,6 +49,7 @@ class _Server:
     worker: EngineWorker
     tokenizer: Tokenizer
     info: ServerInfo
+    default: DefaultSpeculation
 
     def check_model(self, name: str | None) -> None:
         if name is not None and name != self.info.model:
@@ -57,7 +60,11 @@ class _Server:
 
 
 def create_app(
-    worker: EngineWorker, tokenizer: Tokenizer, info: ServerInfo, guards: Guards | None = None
+    worker: EngineWorker,
+    tokenizer: Tokenizer,
+    info: ServerInfo,
+    guards: Guards | None = None,
+    default: DefaultSpeculation | None = None,
 ) -> FastAPI:
     """The application; its lifetime is the engine thread's."""
 
@@ -72,9 +79,10 @@ def create_app(
     app = FastAPI(title="ddtree", version=__version__, lifespan=lifespan)
     app.router.route_class = JsonRoute
     app.openapi = document(app)  # type: ignore[method-assign]
-    server = _Server(worker, tokenizer, info)
+    server = _Server(worker, tokenizer, info, default or DefaultSpeculation())
     add_error_handlers(app)
     _add_generation(app, server)
+    _add_replay(app, server)
     _add_models(app, server)
     _add_information(app, server)
     _add_texts(app, server)
@@ -83,7 +91,7 @@ def create_app(
 
 
 def _add_generation(app: FastAPI, server: _Server) -> None:
-    generation = Generation(server.worker, server.tokenizer, server.info.model)
+    generation = Generation(server.worker, server.tokenizer, server.info.model, server.default)
     errors = (*_OF_A_BODY, *_OF_THE_ENGINE)
 
     @app.post(
@@ -105,6 +113,20 @@ def _add_generation(app: FastAPI, server: _Server) -> None:
         """The assistant's turn, by the model's own chat template."""
         server.check_model(body.model)
         return await generation.chat(call, body)
+
+
+def _add_replay(app: FastAPI, server: _Server) -> None:
+    replaying = Replaying(server.worker)
+
+    @app.post(
+        "/v1/replay",
+        response_model=None,
+        responses=describe(ReplayAnswer, *_OF_A_BODY, *_OF_THE_ENGINE),
+    )
+    async def replay(call: Request, body: ReplayRequest) -> Response:
+        """What other ways of drafting would have accepted of an answer."""
+        server.check_model(body.model)
+        return await replaying.answer(call, body)
 
 
 def _add_models(app: FastAPI, server: _Server) -> None:

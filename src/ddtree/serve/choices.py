@@ -11,6 +11,7 @@ from ddtree.engine import Engine, Request, SamplingParams, Speculation
 from ddtree.errors import RequestError
 from ddtree.models.text import TextStream
 from ddtree.serve.logprobs import Entry
+from ddtree.serve.speculating import DefaultSpeculation
 from ddtree.serve.worker import EngineWorker, Ticket
 
 
@@ -110,10 +111,13 @@ class Choices:
 
 @dataclass(frozen=True)
 class ChoiceMaker:
-    """Makes requests; nothing is submitted."""
+    """Makes requests; nothing is submitted. `running` is how many of the engine's slots will be
+    busy once they run, as far as is known when they come."""
 
     engine: Engine
     tokenizer: Tokenizer
+    default: DefaultSpeculation = field(default_factory=DefaultSpeculation)
+    running: int = 1
 
     def make(
         self,
@@ -146,6 +150,9 @@ class ChoiceMaker:
         speculation: Speculation | None,
         count: int,
     ) -> list[Request]:
+        if speculation is None:
+            temperature = sampling.temperature
+            speculation = self.default.choose(len(prompt), self.running, temperature)
         first = self.engine.make_request(prompt, sampling, speculation)
         seeds = [derived_seed(first.seed, index) for index in range(1, count)]
         others = [replace(sampling, seed=seed) for seed in seeds]

@@ -22,6 +22,7 @@ from ddtree.serve.schema import (
     GenerationFields,
 )
 from ddtree.serve.scores import Scoring
+from ddtree.serve.speculating import DefaultSpeculation
 from ddtree.serve.worker import EngineWorker
 
 # The client is gone; nobody sees it.
@@ -43,8 +44,15 @@ class Generation:
     """Answers generation calls. Texts become ids beside the event loop, which a long one would
     keep from everybody else's tokens."""
 
-    def __init__(self, worker: EngineWorker, tokenizer: Tokenizer, model: str) -> None:
+    def __init__(
+        self,
+        worker: EngineWorker,
+        tokenizer: Tokenizer,
+        model: str,
+        default: DefaultSpeculation,
+    ) -> None:
         self.worker, self.tokenizer, self.model = worker, tokenizer, model
+        self.default = default
         self.texts = TokenTexts(tokenizer)
         self._limit = TextLimit(tokenizer, worker.engine.max_context)
 
@@ -93,18 +101,19 @@ class Generation:
             )
         wishes = self._wishes(fields, work)
         sampling = fields.sampling(work.max_tokens, await self._banned(fields), work.logprobs)
-        maker = ChoiceMaker(engine, self.tokenizer)
+        running = min(engine.config.slots, self.worker.in_flight + total)
+        maker = ChoiceMaker(engine, self.tokenizer, self.default, running)
         made = maker.make([prompt.ids for prompt in work.prompts], sampling, speculation, count)
-        running = Choices(self.worker, made, count)
-        answer = Answer(running, self.texts, work.shape, self.model, wishes)
+        choices = Choices(self.worker, made, count)
+        answer = Answer(choices, self.texts, work.shape, self.model, wishes)
         # Before the response begins, so that a refusal for load has a status of its own.
-        running.start()
+        choices.start()
         if fields.stream:
-            return EventStream(answer.events(), running.abandon)
+            return EventStream(answer.events(), choices.abandon)
         try:
-            return await _answered(call, answer.whole())
+            return await answered(call, answer.whole())
         finally:
-            running.abandon()
+            choices.abandon()
 
     async def _score(
         self, call: Request, fields: CompletionRequest, prompts: Sequence[Prompt]
@@ -117,7 +126,7 @@ class Generation:
         scoring = Scoring(self.worker, jobs, self.tokenizer, self.texts, self.model)
         scoring.start()
         try:
-            return await _answered(call, scoring.whole())
+            return await answered(call, scoring.whole())
         finally:
             scoring.abandon()
 
@@ -133,7 +142,7 @@ class Generation:
         return await asyncio.to_thread(banned_ids, self.tokenizer, fields.bad_words or ())
 
 
-async def _answered(call: Request, body: Coroutine[Any, Any, dict[str, Any]]) -> Response:
+async def answered(call: Request, body: Coroutine[Any, Any, dict[str, Any]]) -> Response:
     """The body once it is there; a client that goes away before ends the wait."""
     work = asyncio.ensure_future(body)
     gone = asyncio.ensure_future(_disconnected(call))

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from ddtree.engine import Engine, Request, RoundResult, ScoreJob
+from ddtree.engine import Engine, Job, ReplayJob, Request, RoundResult, Work
 from ddtree.records.arms import METHODS
 
 MEDIA_TYPE = CONTENT_TYPE_LATEST
 FINISH_REASONS = ("stop", "length", "abort", "error")
-SCORE_OUTCOMES = ("ok", "abort", "error")
+JOB_OUTCOMES = ("ok", "abort", "error")
 
 _TOKEN_S = (
     *(0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5),
@@ -49,7 +49,7 @@ class ServerMetrics:
         """A call was answered with an error status."""
         self._refused.labels(str(status)).inc()
 
-    def gained(self, work: Request | ScoreJob, tokens: int, submitted_s: float) -> None:
+    def gained(self, work: Work, tokens: int, submitted_s: float) -> None:
         """`tokens` more of the work's output exist; submitted_s is of `time.perf_counter`."""
         if not isinstance(work, Request) or not tokens:
             return
@@ -58,10 +58,11 @@ class ServerMetrics:
             self._prompt.inc(len(work.prompt))
             self._ttft.observe(work.first_token_s - submitted_s)
 
-    def ended(self, work: Request | ScoreJob, how: str | None, submitted_s: float) -> None:
+    def ended(self, work: Work, how: str | None, submitted_s: float) -> None:
         """Work is over: by itself, or by `how` ("abort", "error")."""
-        if isinstance(work, ScoreJob):
-            self._scores.labels(how or ("ok" if work.error is None else "error")).inc()
+        if isinstance(work, Job):
+            jobs = self._replays if isinstance(work, ReplayJob) else self._scores
+            jobs.labels(how or ("ok" if work.error is None else "error")).inc()
             return
         reason = how or work.finish_reason or "error"
         self._requests.labels(reason).inc()
@@ -90,8 +91,9 @@ class ServerMetrics:
             "requests", "Requests that ended, each choice one.", "finish_reason", FINISH_REASONS
         )
         self._scores = self._counter(
-            "score_jobs", "Scoring requests that ended.", "outcome", SCORE_OUTCOMES
+            "score_jobs", "Scoring requests that ended.", "outcome", JOB_OUTCOMES
         )
+        self._replays = self._counter("replay_jobs", "Replays that ended.", "outcome", JOB_OUTCOMES)
         self._refused = self._counter(
             "requests_refused",
             "Calls answered with an error status (499: the client had left).",

@@ -55,10 +55,8 @@ MAX_TEXT, MAX_IDS = 2**22, 2**20
 _TOKEN_ID = r"0|[1-9][0-9]{0,9}"
 
 
-class GenerationFields(Unserved):
-    """What both completion calls share; ranges that depend on the model are the engine's."""
-
-    model_config = ConfigDict(json_schema_extra=neutral_schema(NEUTRAL))
+class SamplingFields(Body):
+    """How the target's tokens are drawn; ranges that depend on the model are the engine's."""
 
     model: StrictStr | None = None
     temperature: Annotated[Number, Field(ge=0)] | None = None
@@ -69,6 +67,13 @@ class GenerationFields(Unserved):
     repetition_penalty: Annotated[Number, Field(ge=0.01, le=2)] | None = None
     presence_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
+
+
+class GenerationFields(Unserved, SamplingFields):
+    """What both completion calls share."""
+
+    model_config = ConfigDict(json_schema_extra=neutral_schema(NEUTRAL))
+
     logit_bias: dict[StrictStr, Annotated[Number, Field(ge=-100, le=100)]] | None = Field(
         None, json_schema_extra={"propertyNames": {"pattern": f"^({_TOKEN_ID})$"}}
     )

@@ -99,8 +99,6 @@ class Scoring:
 
 
 def _plain(score: Score) -> TokenLogprob:
-    """Log-probabilities of the best, whose logits are above the same normaliser as the token's."""
-    normaliser = score.token_logit - score.token_logprob
-    top = zip(score.top_ids, score.top_logits, strict=True)
-    best = tuple((token, logit - normaliser) for token, logit in top)
+    """Its log-probabilities alone."""
+    best = tuple(zip(score.top_ids, score.top_logprobs, strict=True))
     return TokenLogprob(score.token_id, score.token_logprob, best)

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
-from ddtree.engine import Engine, Request, ScoreJob
+from ddtree.engine import Engine, Work
 from ddtree.errors import EngineError, OverloadedError, RequestError
 from ddtree.serve.metrics import ServerMetrics
 
@@ -34,7 +34,7 @@ class Ticket:
     `submitted_s` is of `time.perf_counter`.
     """
 
-    work: Request | ScoreJob
+    work: Work
     loop: asyncio.AbstractEventLoop
     submitted_s: float = field(default_factory=time.perf_counter)
     events: asyncio.Queue[Tokens | EngineError] = field(default_factory=asyncio.Queue)
@@ -121,13 +121,13 @@ class EngineWorker:
         if self._thread.is_alive():
             _LOG.error("the engine hangs in a step and is left behind")
 
-    def submit(self, work: Request | ScoreJob) -> Ticket:
+    def submit(self, work: Work) -> Ticket:
         """`submit_all` for one."""
         return self.submit_all([work])[0]
 
-    def submit_all(self, works: Sequence[Request | ScoreJob], field: str = "n") -> list[Ticket]:
-        """Queue works made by `engine.make_request` or `make_score`, all or none of them; call on
-        an event loop.
+    def submit_all(self, works: Sequence[Work], field: str = "n") -> list[Ticket]:
+        """Queue works made by `make_request`, `make_score` or `make_replay`, all or none of them;
+        call on an event loop.
 
         EngineError if nothing can be served any more, OverloadedError if the queue has no room,
         RequestError, naming the `field` that asks for so many, if it never has.
