@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from run_folders import AR, CHAIN, TREE, Answer, RunFolder, answers, find, identity
 
+from ddtree.bench.gates import looped_reason
 from ddtree.bench.summarise import TUNING_FILE, summarise
 from ddtree.errors import ConfigError
 from ddtree.records.arms import Arm
@@ -273,3 +274,32 @@ def test_outputs_without_ids_are_compared_as_texts(folder: RunFolder) -> None:
     summary = summarise(folder.path)
     assert find(summary, CHAIN).losslessness.grade == "exact"
     assert find(summary, TREE).losslessness.grade == "unclassified"
+
+
+def test_what_drafts_the_same_trees_is_shown_under_both_names(folder: RunFolder) -> None:
+    folder.cell(AR, answers(1.0))
+    folder.cell(TREE, answers(0.5))
+    here, other = Setting(60, 1), dataclasses.replace(TREE, topk=16)
+    skips = (
+        Skip(other, here, "drafts the same trees", TREE),
+        Skip(CHAIN, here, "excluded by the specification"),
+        Skip(dataclasses.replace(TREE, topk=32), Setting(90, 1), "not run either", TREE),
+    )
+    text = json.dumps({"skips": [dataclasses.asdict(skip) for skip in skips]})
+    (folder.path / TUNING_FILE).write_text(text)
+    summary = summarise(folder.path)
+    assert [cell.arm for cell in summary.cells] == [AR, TREE, other]
+    twin, measured = find(summary, other), find(summary, TREE)
+    assert dataclasses.replace(twin, arm=TREE, flags=measured.flags) == measured
+    assert twin.flags[-1] == f"measured as {TREE.label}, which drafts the same trees there"
+    assert [choice.arm for choice in summary.verdict.choices] in ([TREE], [AR])
+
+
+def test_a_cell_of_loops_is_invalid(folder: RunFolder) -> None:
+    loop = Answer(0.5, tokens=61, more={"token_ids": ((1, 2, 3) * 21)[:61]})
+    assert looped_reason([]) is None
+    folder.cell(AR, answers(1.0))
+    folder.cell(TREE, [[loop]] * 4)
+    tree = tree_of(folder)
+    assert tree.state == "invalid"
+    assert "4 of 4 outputs repeat themselves" in (tree.reason or "")

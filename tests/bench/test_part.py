@@ -100,7 +100,7 @@ def test_requests_that_were_cut_off_are_failures(tmp_path: Path) -> None:
 
 
 def test_lead_in_is_sent_and_not_kept(tmp_path: Path) -> None:
-    ran = run_one(tmp_path, SLOW, 8, Setting(60, 4), lead_in=True)
+    ran = run_one(tmp_path, SLOW, 8, Setting(60, 4), spec_of(lead_in=True))
     assert len(ran.server.log) == 12
     assert [entry.max_tokens for entry in ran.server.log[:4]] == [3, 6, 9, 12]
     assert {entry.prompt[0] for entry in ran.server.log[:4]} == {901, 902, 903, 904}

@@ -422,3 +422,15 @@ def test_the_order_of_cells_does_not_matter(cells: list[CellSummary], rng: objec
         second.choices,
         second.headline,
     )
+
+
+def test_an_arm_measured_under_another_name_can_be_the_one_for_everything() -> None:
+    there = (1024, 1)
+    wide, full = Arm("ddtree", 8, 4, 256), Arm("ddtree", 8, 4, "full")
+    cells = [cell(AR), cell(AR, setting=there), cell(wide, 1.5), cell(full, 1.6, there)]
+    assert recommend(cells).arm is None
+    twin = dataclasses.replace(cells[2], arm=full)
+    verdict = recommend(cells, [twin])
+    assert verdict.arm == full
+    # What was measured is what each setting's choice names.
+    assert [choice.arm for choice in verdict.choices] == [wide, full]

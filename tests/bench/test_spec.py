@@ -127,6 +127,7 @@ def test_every_setting_changes_the_hash_and_is_named() -> None:
         "workload": "document",
         "chat": {"before": "a", "after": "b"},
         "reuse_prompts": True,
+        "lead_in": True,
         "budget_minutes": 9,
         "tuning": {"finalists": 9},
         "sentinel_every": 9,

@@ -13,6 +13,7 @@ from itertools import chain
 from statistics import median
 
 from ddtree.bench.cell_checks import flags_of, losslessness_of
+from ddtree.bench.gates import looped_reason
 from ddtree.bench.pairing import (
     CellData,
     busy_slots,
@@ -67,7 +68,8 @@ def state_of(cell: CellData) -> tuple[CellState, str | None]:
         return "invalid", f"{failed} of {counted} requests failed ({classes_of(cell.failures)})"
     if not cell.finished:
         return "invalid", "no finished request in a valid block"
-    return "ok", None
+    looped = looped_reason(cell.finished)
+    return ("ok", None) if looped is None else ("invalid", looped)
 
 
 def classes_of(failures: Counter[str]) -> str:

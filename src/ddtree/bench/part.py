@@ -107,9 +107,7 @@ class PartResult:
 class Recorder:
     """Where parts are kept and how the machine is watched.
 
-    `threads` and `block_size` are the server's, None where it doesn't say. `lead_in` fills the
-    slots of a closed loop with warm-up prompts of staggered lengths before each part, so that no
-    measured request starts in a burst.
+    `threads` and `block_size` are the server's, None where it doesn't say.
     """
 
     spec: BenchSpec
@@ -119,7 +117,6 @@ class Recorder:
     reader: Reader
     threads: int | None = None
     block_size: int | None = None
-    lead_in: bool = False
 
     def share_since(self, before: CpuReading) -> CpuShare:
         """What other processes took since a reading."""
@@ -160,7 +157,7 @@ async def run_part(part: Part, server: Reached, recorder: Recorder) -> PartResul
         sampling=partial(request_sampling, recorder.spec, part.group),
         client=server.client,
         log=recorder.log,
-        lead_in=recorder.lead_in,
+        lead_in=recorder.spec.lead_in,
     ).run()
     share = recorder.share_since(before)
     try:

@@ -35,14 +35,18 @@ def winners(group: Iterable[CellSummary]) -> list[CellSummary]:
     return [cell for (cell, _), sure in zip(tested, fallen, strict=True) if sure and cell.is_win]
 
 
-def recommend(cells: Sequence[CellSummary]) -> Verdict:
-    """The verdict over all settings of the cells."""
+def recommend(cells: Sequence[CellSummary], twins: Sequence[CellSummary] = ()) -> Verdict:
+    """The verdict over all settings of the cells.
+
+    `twins` are cells under the name of another arm that is the same there: an arm that is measured
+    in part by such names can be the one for everything, but no setting's choice counts them.
+    """
     groups: dict[Setting, list[CellSummary]] = defaultdict(list)
     for cell in cells:
         groups[cell.setting].append(cell)
     chosen = [_choose(groups[setting]) for setting in sorted(groups)]
     choices = tuple(choice for choice in chosen if choice is not None)
-    arm_cells = _overall(groups)
+    arm_cells = _overall(_joined(groups, twins))
     arm = arm_cells[0].arm if arm_cells else None
     return Verdict(
         arm=arm,
@@ -51,6 +55,15 @@ def recommend(cells: Sequence[CellSummary]) -> Verdict:
         choices=choices,
         warnings=(*_cell_warnings(cells), *_choice_warnings(arm_cells, groups)),
     )
+
+
+def _joined(
+    groups: Mapping[Setting, Sequence[CellSummary]], twins: Sequence[CellSummary]
+) -> dict[Setting, list[CellSummary]]:
+    joined = {setting: list(group) for setting, group in groups.items()}
+    for twin in twins:
+        joined[twin.setting].append(twin)
+    return joined
 
 
 def _has_baseline(group: Iterable[CellSummary]) -> bool:

@@ -111,7 +111,9 @@ class _Run:
             info = await main.client.server_info()
             check_fits(self.spec, info)
             code = self._keep_provenance(info)
-            self.recorder = dataclasses.replace(self.recorder, threads=info.get("threads"))
+            self.recorder = dataclasses.replace(
+                self.recorder, threads=info.get("threads"), block_size=info.get("block_size")
+            )
             self._note_windows(info)
             grid, source = grid_of(self.spec), self._source(main, info)
             plan = await make_plan(self.spec, grid, source)

@@ -93,9 +93,10 @@ class BenchSpec:
     as many blocks as hold `prompts` prompts, and at least `blocks`. `arrivals` other than closed
     make requests arrive at each of `rates` a second, with slots for each of the concurrencies.
     `warmup_context` None warms each arm at the cell's own context until its pace is steady, a
-    number once at that context. `control_outputs` is how many baseline outputs per context
-    and temperature the grading's control scores. `ignore_eos` True is a kernel test: lengths are
-    equal and outputs may loop. `reuse_prompts` lets settings share prompts where a workload has
+    number once at that context. `lead_in` fills the slots with unmeasured prompts before each
+    part, so that no measured request starts in a burst. `control_outputs` is how many baseline
+    outputs per context and temperature the grading's control scores. `ignore_eos` True is a kernel
+    test: lengths are equal and outputs may loop. `reuse_prompts` lets settings share prompts where a workload has
     too few. `budget_minutes` None measures every cell; a number narrows them down (`tuning`).
     Every `sentinel_every` settings the baseline is measured at one fixed setting; 0 is never.
     `kv_tokens` is how many tokens the KV cache holds: cells that need more are left out.
@@ -123,6 +124,7 @@ class BenchSpec:
     workload: str
     chat: ChatFormat | None
     reuse_prompts: bool
+    lead_in: bool
     warmup_context: int | None
     warmup_tokens: int
     calibration_tokens: int

@@ -106,6 +106,7 @@ class _SpecFile(_Strict):
     workload: str = "code"
     chat: _ChatFile | None = None
     reuse_prompts: bool = False
+    lead_in: bool = False
     warmup_context: _Count | None = None
     warmup_tokens: _Count = 8
     calibration_tokens: Annotated[int, Field(ge=4)] = 16

@@ -22,9 +22,11 @@ from ddtree.records.ledger import BlockRow, CellRow, Ledger
 from ddtree.records.requests import RequestRecord
 from ddtree.records.settings import Setting
 from ddtree.records.summary import (
+    CellSummary,
     Control,
     Losslessness,
     RunSummary,
+    Skip,
 )
 from ddtree.records.summary_json import read_tuning
 
@@ -96,7 +98,9 @@ def summarise(folder: Path) -> RunSummary:
     for group in setting_groups(run.arms):
         rivals = Rivals.among(group)
         cells += [summarise_cell(c, rivals, run.grades.get(c.row.key), seed) for c in group]
-    verdict = recommend(cells)
+    tuning = _read_tuning(folder / TUNING_FILE)
+    twins = _twins(cells, tuning["skips"])
+    verdict = recommend(cells, twins)
     repeated = sentinels(run.sentinels, run.blocks)
     warnings = (
         *verdict.warnings,
@@ -111,15 +115,27 @@ def summarise(folder: Path) -> RunSummary:
         model=run.spec["model"],
         dtype=run.spec["dtype"],
         verdict=dataclasses.replace(verdict, warnings=warnings),
-        cells=tuple(cells),
+        cells=(*cells, *twins),
         controls=run.controls,
         spec=run.spec,
         provenance=run.provenance,
         endpoint=_endpoint_kind(run.spec),
         screened=tuple(summarise_screened(run.screens, run.grades, seed)),
         sentinels=repeated,
-        **_read_tuning(folder / TUNING_FILE),
+        **tuning,
     )
+
+
+def _twins(cells: Sequence[CellSummary], skips: Iterable[Skip]) -> list[CellSummary]:
+    """Cells of arms that were left out for being the same as one that ran, under their own name."""
+    by_place = {(cell.arm, cell.setting): cell for cell in cells}
+    found = []
+    for skip in skips:
+        cell = by_place.get((skip.same_as, skip.setting)) if skip.same_as is not None else None
+        if cell is not None:
+            text = f"measured as {cell.arm.label}, which drafts the same trees there"
+            found.append(dataclasses.replace(cell, arm=skip.arm, flags=(*cell.flags, text)))
+    return found
 
 
 def setting_groups(cells: Iterable[CellData]) -> list[list[CellData]]:
@@ -187,10 +203,9 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _read_tuning(path: Path) -> dict[str, Any]:
     """As RunSummary's fields; none where the run was not narrowed down."""
-    if not path.exists():
-        return {}
+    data = _read_json(path) if path.exists() else {}
     try:
-        skips, predictions, rungs = read_tuning(_read_json(path))
+        skips, predictions, rungs = read_tuning(data)
     except (KeyError, TypeError) as error:
         raise ConfigError(f"{path}: not a record of tuning ({error!r})") from None
     return {"skips": skips, "predictions": predictions, "rungs": rungs}

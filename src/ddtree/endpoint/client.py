@@ -8,9 +8,8 @@ kinds of server is in their dialects (`ddtree.endpoint.kinds`).
 import asyncio
 import json
 import time
-from collections.abc import Awaitable
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import aiohttp
 
@@ -29,8 +28,6 @@ from ddtree.endpoint.tokens import LocalTokenizer
 from ddtree.errors import ConfigError, EndpointError
 from ddtree.records.requests import RequestRecord
 from ddtree.records.sampling import Sampling
-
-T = TypeVar("T")
 
 # Room for one read: a long stream must not be throttled by a small buffer.
 _READ_BUFFER_BYTES = 1 << 20
@@ -94,10 +91,8 @@ class ServerClient:
         reader = self.dialect.reader(request)
         state = StreamState(request.prompt, request.max_tokens, time.monotonic(), reader)
         try:
-            await self._follow(request, state)
+            await self._in_time(request, state)
             state.check_complete()
-        except _DeadlineError as error:
-            state.fail(error.kind, str(error))
         except EndpointError as error:
             state.fail("bad_stream", str(error))
         except aiohttp.ClientConnectorError as error:
@@ -221,14 +216,50 @@ class ServerClient:
     def _named(self, body: dict[str, Any]) -> dict[str, Any]:
         return body if self.model is None else {"model": self.model, **body}
 
+    async def _in_time(self, request: CompletionRequest, state: StreamState) -> None:
+        """Follow the stream up to the nearest deadline; silence counts from the last token.
+
+        One timer a request looks whether its deadline has moved since: moving it with every chunk
+        would cost as much as reading the chunk.
+        """
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle | None = None
+
+        def look() -> None:
+            nonlocal timer
+            _, when = self._deadline(state)
+            if loop.time() < when:
+                timer = loop.call_at(when, look)
+            else:
+                limit.reschedule(when)
+
+        try:
+            async with asyncio.timeout(None) as limit:
+                look()
+                await self._follow(request, state)
+        except TimeoutError:
+            kind, when = self._deadline(state)
+            state.fail(kind, f"nothing more in {when - state.sent_s:.3g} s")
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _deadline(self, state: StreamState) -> tuple[str, float]:
+        """The nearest deadline's error class and time."""
+        limits = self.deadlines
+        kind, when = "timeout_first_token", state.sent_s + limits.first_token_s
+        if state.last_token_s is not None:
+            kind, when = "timeout_silence", state.last_token_s + limits.silence_s
+        if state.sent_s + limits.request_s < when:
+            kind, when = "timeout_total", state.sent_s + limits.request_s
+        return kind, when
+
     async def _follow(self, request: CompletionRequest, state: StreamState) -> None:
         call = self.dialect.completion(request)
-        post = self._open.post(self.url + call.path, json=self._body(call))
-        response = await self._in_time(state, post)
+        response = await self._open.post(self.url + call.path, json=self._body(call))
         try:
             if response.status != 200:
-                raw = await self._in_time(state, response.read())
-                state.fail(f"http_{response.status}", error_text(raw))
+                state.fail(f"http_{response.status}", error_text(await response.read()))
                 return
             await self._read(response.content, state)
         finally:
@@ -237,7 +268,7 @@ class ServerClient:
     async def _read(self, content: aiohttp.StreamReader, state: StreamState) -> None:
         parser = SSEParser()
         while not state.over:
-            chunk = await self._in_time(state, content.readany())
+            chunk = await content.readany()
             now = time.monotonic()
             for event in parser.feed(chunk) if chunk else parser.finish():
                 if not state.over:
@@ -246,31 +277,11 @@ class ServerClient:
                 state.ended(now)
                 return
 
-    async def _in_time(self, state: StreamState, step: Awaitable[T]) -> T:
-        """Await `step` up to the nearest deadline; silence counts from the last token."""
-        limits = self.deadlines
-        kind, when = "timeout_first_token", state.sent_s + limits.first_token_s
-        if state.last_token_s is not None:
-            kind, when = "timeout_silence", state.last_token_s + limits.silence_s
-        if state.sent_s + limits.request_s < when:
-            kind, when = "timeout_total", state.sent_s + limits.request_s
-        try:
-            async with asyncio.timeout_at(when):
-                return await step
-        except TimeoutError:
-            raise _DeadlineError(kind, f"nothing more in {when - state.sent_s:.3g} s") from None
-
     @property
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             raise EndpointError("client is closed: use it as an async context manager")
         return self._session
-
-
-class _DeadlineError(Exception):
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
 
 
 def _object(raw: bytes, what: str) -> dict[str, Any]:

@@ -29,6 +29,8 @@ def sampling_of(body: dict[str, Any]) -> Sampling | None:
 
 def choose(candidates: Candidates, sampling: Sampling) -> int:
     """The token that a request gets: the kept one with the highest score."""
+    if sampling.temperature == 0:
+        return candidates.token_ids[0]
     return _by_score(candidates, sampling)[0][1]
 
 

@@ -31,6 +31,8 @@ class SSEParser:
         """Events completed by `chunk`."""
         if not chunk:
             return []
+        if self._is_whole(chunk):
+            return [_text(chunk[6:-2])]
         if self._skip_lf and chunk.startswith(b"\n"):
             chunk = chunk[1:]
         self._skip_lf = chunk.endswith(b"\r")
@@ -41,6 +43,12 @@ class SSEParser:
         lines[0] = b"".join((*self._tail, lines[0]))
         self._tail = [lines.pop()]
         return [event for line in lines if (event := self._line(line)) is not None]
+
+    def _is_whole(self, chunk: bytes) -> bool:
+        """Whether nothing is open and the chunk is one event of one line, as most reads are."""
+        idle = not (self._at_start or self._skip_lf or self._data or any(self._tail))
+        one = chunk.startswith(b"data: ") and chunk.endswith(b"\n\n")
+        return idle and one and chunk.count(b"\n") == 2 and b"\r" not in chunk
 
     def finish(self) -> list[str]:
         """The event left open by a stream that ended without its blank line, if any."""
@@ -57,11 +65,7 @@ class SSEParser:
             line = line.removeprefix(_BOM)
         if not line:
             return self._dispatch()
-        try:
-            text = line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise EndpointError(f"event stream: line is not UTF-8 ({error})") from None
-        name, _, value = text.partition(":")
+        name, _, value = _text(line).partition(":")
         if name == "data":
             self._data.append(value.removeprefix(" "))
         return None
@@ -69,3 +73,10 @@ class SSEParser:
     def _dispatch(self) -> str | None:
         data, self._data = self._data, []
         return "\n".join(data) if data else None
+
+
+def _text(line: bytes) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise EndpointError(f"event stream: line is not UTF-8 ({error})") from None

@@ -1,6 +1,5 @@
 """One request as the client saw it: a line of `requests.jsonl`."""
 
-import dataclasses
 import json
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -45,7 +44,7 @@ class RequestRecord:
 
     def to_json(self) -> str:
         """One line without a newline."""
-        return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
+        return json.dumps(vars(self), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, line: str) -> Self:
