@@ -96,10 +96,10 @@ class BenchSpec:
     number once at that context. `lead_in` fills the slots with unmeasured prompts before each
     part, so that no measured request starts in a burst. `control_outputs` is how many baseline
     outputs per context and temperature the grading's control scores. `ignore_eos` True is a kernel
-    test: lengths are equal and outputs may loop. `reuse_prompts` lets settings share prompts where a workload has
-    too few. `budget_minutes` None measures every cell; a number narrows them down (`tuning`).
-    Every `sentinel_every` settings the baseline is measured at one fixed setting; 0 is never.
-    `kv_tokens` is how many tokens the KV cache holds: cells that need more are left out.
+    test: lengths are equal and outputs may loop. `reuse_prompts` lets settings share prompts where
+    a workload has too few. `budget_minutes` None measures every cell; a number narrows them down
+    (`tuning`). Every `sentinel_every` settings the baseline is measured at one fixed setting; 0 is
+    never. `kv_tokens` is how many tokens the KV cache holds: cells that need more are left out.
     """
 
     title: str
