@@ -434,3 +434,11 @@ def test_an_arm_measured_under_another_name_can_be_the_one_for_everything() -> N
     assert verdict.arm == full
     # What was measured is what each setting's choice names.
     assert [choice.arm for choice in verdict.choices] == [wide, full]
+
+
+def test_of_equal_arms_the_smallest_is_named() -> None:
+    unsure = [cell(tree(n), 1.5, interval=(0.5, 3.0)) for n in (16, 8, 32)]
+    for cells in ([cell(AR), *unsure], [*unsure[::-1], cell(AR)]):
+        (choice,) = recommend(cells).choices
+        assert choice.arm == AR
+        assert "the best is ddtree(8,4) at 1.50x" in choice.reason

@@ -86,7 +86,7 @@ def _choose(group: Sequence[CellSummary]) -> Choice | None:
     if not faster:
         baseline = next(c.arm for c in group if c.arm.method == "ar" and c.state == "ok")
         return _choice(setting, baseline, 1.0, _why_baseline(candidates))
-    best = max(faster, key=_speedup)
+    best = _fastest(faster)
     tied = [cell for cell in faster if _speedup(cell) >= _speedup(best) * (1 - TIE_BAND)]
     pick = min(tied, key=lambda cell: cell.arm.size)
     reason = f"fastest of {len(candidates)} lossless arms"
@@ -110,7 +110,7 @@ def _choice(setting: Setting, arm: Arm, speedup: float, reason: str) -> Choice:
 def _why_baseline(candidates: Sequence[CellSummary]) -> str:
     if not candidates:
         return "no other arm is valid and lossless here"
-    best = max(candidates, key=_speedup)
+    best = _fastest(candidates)
     text = f"the best is {best.arm.label} at {_speedup(best):.2f}x"
     if best.speedup_interval is not None:
         text += f" ({best.speedup_interval.low:.2f} to {best.speedup_interval.high:.2f})"
@@ -149,6 +149,11 @@ def _overall(groups: Mapping[Setting, Sequence[CellSummary]]) -> tuple[CellSumma
 
 def _speedup(cell: CellSummary) -> float:
     return cell.speedup or math.nan
+
+
+def _fastest(cells: Iterable[CellSummary]) -> CellSummary:
+    """Of equals the smallest, in whatever order they come."""
+    return min(cells, key=lambda cell: (-_speedup(cell), cell.arm.size))
 
 
 def _mean(cells: Sequence[CellSummary]) -> float:
