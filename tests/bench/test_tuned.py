@@ -12,7 +12,8 @@ import pytest
 from bench.mock_backend import MockBackend, Notes, bench, spec_of
 from ddtree.bench import tuned
 from ddtree.bench.spec import BenchSpec, TuningSpec
-from ddtree.bench.tuned import TUNING_FILE, TuningBook
+from ddtree.bench.summarise import TUNING_FILE
+from ddtree.bench.tuned import TuningBook
 from ddtree.endpoint.mock_script import MockScript
 from ddtree.endpoint.replay import ReplayedArm
 from ddtree.errors import EndpointError

@@ -1,9 +1,7 @@
 """Two runs as they lie on disk, and whether they may be compared at all."""
 
 import json
-import sqlite3
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +11,7 @@ from ddtree.bench.pairing import CellData
 from ddtree.bench.summarise import LEDGER_FILE, read_run, summarise
 from ddtree.errors import ConfigError
 from ddtree.records.arms import Arm
+from ddtree.records.ledger import Ledger
 from ddtree.records.settings import Setting
 from ddtree.records.summary import CellSummary, RunSummary
 from ddtree.records.summary_json import read_summary
@@ -60,7 +59,9 @@ def read_side(path: Path) -> ComparedRun:
     if path.is_dir():
         run = read_run(path)
         cells = {(cell.row.arm, cell.row.setting): cell for cell in run.arms}
-        return ComparedRun(str(path), summarise(path), cells, _identities(path / LEDGER_FILE))
+        with Ledger.read(path / LEDGER_FILE) as ledger:
+            identities = ledger.identities()
+        return ComparedRun(str(path), summarise(path), cells, identities)
     return ComparedRun(str(path), load_summary(path), {}, {})
 
 
@@ -142,10 +143,3 @@ def _of_cells(run: ComparedRun, name: str) -> object:
     found = {json.dumps(run.identities[key].get(name)) for key in used if key in run.identities}
     values = [json.loads(text) for text in sorted(found)]
     return values[0] if len(values) == 1 else values or None
-
-
-def _identities(path: Path) -> dict[str, Mapping[str, Any]]:
-    """Cells' identities by key. `read_run` has checked that this is a ledger of ours."""
-    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
-        rows = db.execute("SELECT key, identity FROM cells").fetchall()
-    return {key: json.loads(text) for key, text in rows}

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from ddtree.records.arms import Arm
 from ddtree.records.settings import Setting
 from ddtree.records.statistics import holm
-from ddtree.records.summary import CellSummary, Choice, Losslessness, Verdict
+from ddtree.records.summary import TIE_BAND, CellSummary, Choice, Losslessness, Verdict
 
-TIE_BAND = 0.02
 N_TOO_SMALL = "n too small"
 
 

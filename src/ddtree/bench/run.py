@@ -35,11 +35,12 @@ from ddtree.bench.summarise import (
     PROVENANCE_FILE,
     REQUESTS_FILE,
     SPEC_FILE,
+    TUNING_FILE,
     control_of,
     write_summary,
 )
 from ddtree.bench.tasks import LoadHumanEval, kinds_of
-from ddtree.bench.tuned import TUNING_FILE, Tuning, TuningBook
+from ddtree.bench.tuned import Tuning, TuningBook
 from ddtree.bench.watch import Reader, cpu_reader
 from ddtree.bench.workload import PromptSource
 from ddtree.errors import ConfigError

@@ -38,8 +38,6 @@ from ddtree.records.settings import Setting
 from ddtree.records.summary import Prediction, Rung, Skip
 from ddtree.records.summary_json import read_tuning
 
-TUNING_FILE = "tuning.json"
-
 # Of the time budget: what the probe and the rungs may take at most, so that the finalists get the
 # rest.
 _SCREEN_SHARE = 0.55
@@ -99,10 +97,11 @@ class TuningBook:
 
 @dataclass(frozen=True)
 class _Place:
-    """One setting: its full group, and what the probe measured there."""
+    """One setting: its full group, and what the probe measured there, `ar`'s outputs included."""
 
     group: Group
     probe: Group
+    outputs: tuple[RequestRecord, ...]
     seconds: Mapping[Cost, float]
     part_s: float
 
@@ -162,7 +161,8 @@ class Tuning:
             step = step_s(cell.finished)
             if step is not None:
                 seconds[cost_of(arm)] = step
-        return _Place(group, probe, seconds, self._part_seconds(data))
+        outputs = tuple(data[BASELINE].finished)
+        return _Place(group, probe, outputs, seconds, self._part_seconds(data))
 
     async def _predict(self, places: Sequence[_Place]) -> None:
         """Replay the baseline's outputs: once per context and temperature, for all
@@ -193,8 +193,7 @@ class Tuning:
         arms = tuple(dict.fromkeys(a for p in places for a in p.group.arms if a != BASELINE))
         accepted: dict[Arm, int] = dict.fromkeys(arms, 0)
         rounds: dict[Arm, int] = dict.fromkeys(arms, 0)
-        data = [(place.probe, self.matrix.data(place.probe)) for place in places]
-        outputs = [(probe, record) for probe, cells in data for record in cells[BASELINE].finished]
+        outputs = [(place.probe, record) for place in places for record in place.outputs]
         for probe, record in outputs[:_REPLAYED]:
             try:
                 found = await self._replay(probe, record, arms)
@@ -269,7 +268,7 @@ class Tuning:
         always: tuple[Arm, ...],
     ) -> tuple[Arm, ...]:
         setting = place.group.setting
-        blocks = max(1, math.ceil(prompts / self.spec.block_prompts(setting.concurrency)))
+        blocks = self._rung_blocks(setting, prompts)
         group = await make_group(
             self.spec, self.source, setting, (BASELINE, *arms), blocks, role="screen"
         )
@@ -286,6 +285,9 @@ class Tuning:
         self._tick()
         self._note(f"{name} at {setting.name}: {len(kept)} of {len(arms)} arms go on")
         return kept
+
+    def _rung_blocks(self, setting: Setting, prompts: int) -> int:
+        return max(1, math.ceil(prompts / self.spec.block_prompts(setting.concurrency)))
 
     def _ratios(self, group: Group, data: Mapping[Arm, CellData]) -> dict[Arm, float | None]:
         base = data[BASELINE].blocks
@@ -334,8 +336,7 @@ class Tuning:
     ) -> float:
         total = 0.0
         for place in places:
-            size = self.spec.block_prompts(place.group.concurrency)
-            blocks = max(1, math.ceil(prompts / size))
+            blocks = self._rung_blocks(place.group.setting, prompts)
             total += (len(live[place.group.setting]) + 1) * blocks * place.part_s
         return total
 

@@ -242,6 +242,11 @@ class Ledger:
         )
         return tuple(CellRow(r[0], r[1], Arm.from_dict(json.loads(r[2])), *r[3:]) for r in rows)
 
+    def identities(self) -> dict[str, dict[str, Any]]:
+        """What each cell's key is the hash of, by key."""
+        rows = self._db.execute("SELECT key, identity FROM cells")
+        return {key: json.loads(text) for key, text in rows}
+
     def start_block(self, cell: str, index: int) -> int:
         """Mark a block `running`; the attempt number that its request records must carry.
 

@@ -19,6 +19,9 @@ Grade = Literal["baseline", "exact", "near-ties", "not-lossless", "unclassified"
 CONTROL_BAND = 0.02
 """How far from 1 the control's ratio may be before the run says that the baseline is off."""
 
+TIE_BAND = 0.02
+"""Arms whose speed-ups are within this share of the best's count as tied."""
+
 CellState = Literal["planned", "running", "ok", "invalid", "failed", "quarantined"]
 StatsSource = Literal["server", "counters", "estimate"]
 """Who counted rounds: the server by request, its counters over a block, or the client's guess."""

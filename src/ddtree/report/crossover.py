@@ -10,11 +10,10 @@ from dataclasses import dataclass
 
 from ddtree.records.arms import Arm, Method, Window, window_size
 from ddtree.records.settings import Setting
-from ddtree.records.summary import CellSummary, Interval
+from ddtree.records.summary import TIE_BAND, CellSummary, Interval
 from ddtree.report.numbers import N_TOO_SMALL, count, is_number
 from ddtree.report.run import Load, Run, barred, ratio, window_label
 
-TIE_BAND = 0.02
 MARKS: dict[str, tuple[str, str]] = {
     "ar": ("A", "ar is fastest"),
     "chain": ("C", "the chain is fastest"),

@@ -14,11 +14,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from ddtree import __version__
 from ddtree.errors import ConfigError
 from ddtree.records.files import write_atomic
-from ddtree.records.summary import RunSummary
+from ddtree.records.summary import TIE_BAND, RunSummary
 from ddtree.report.background import METRICS, facts, spec_text
 from ddtree.report.causes import cause_table, tree_table
 from ddtree.report.contents import contents
-from ddtree.report.crossover import MARKS, TIE_BAND, cross_maps
+from ddtree.report.crossover import MARKS, cross_maps
 from ddtree.report.curves import (
     acceptance_charts,
     acceptance_lengths,
