@@ -101,7 +101,7 @@ def test_arm_order_over_many_blocks_gives_every_arm_every_place() -> None:
 
 
 def test_closed_loop_and_arms_never_in_one_batch(tmp_path: Path) -> None:
-    spec = spec_of(concurrencies=(3,), waves=2, prompts=12)
+    spec = spec_of(concurrencies=(3,), waves=2, prompts=12, calibration_tokens=20)
     script = MockScript(round_s={"ar": 0.002, "chain": 0.002, "ddtree": 0.002})
     backend = MockBackend([script])
     summary = bench(tmp_path, spec, backend)
@@ -223,6 +223,17 @@ def test_noisy_calibration_is_repeated(tmp_path: Path) -> None:
     backend, spec = MockBackend(), spec_of(prompts=1)
     bench(tmp_path, spec, backend, make_reader=hog_in({0, 1}))
     assert sum(entry.max_tokens == spec.calibration_tokens for entry in backend.log) == 3
+
+
+def test_calibration_fills_all_slots(tmp_path: Path) -> None:
+    backend, spec = MockBackend(), spec_of(concurrencies=(3,), prompts=3)
+    summary = bench(tmp_path, spec, backend)
+    assert spec.max_tokens > spec.calibration_tokens
+    warm = [entry for entry in backend.log if entry.max_tokens == spec.warmup_tokens]
+    rest = [entry for entry in backend.log if entry.max_tokens == spec.max_tokens]
+    assert len(warm) + len(rest) == len(backend.log)
+    # A wave to calibrate, and each arm's part.
+    assert len(rest) == 3 + sum(c.requests for c in summary.cells)
 
 
 def test_slow_baseline_step_is_invalid(tmp_path: Path) -> None:

@@ -225,6 +225,12 @@ def test_two_waves_unless_asked_otherwise() -> None:
     assert parse().block_prompts(1) == 1
 
 
+def test_calibration_is_short_for_one_slot_only() -> None:
+    spec = parse(calibration_tokens=8, max_tokens=48)
+    assert (spec.calibration_length(1), spec.calibration_length(2)) == (8, 48)
+    assert parse(calibration_tokens=64, max_tokens=48).calibration_length(2) == 64
+
+
 def test_unknown_preset_lists_the_known() -> None:
     with pytest.raises(ConfigError, match=f"there are {', '.join(preset_names())}"):
         preset("nope")

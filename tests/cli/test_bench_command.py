@@ -164,3 +164,15 @@ def test_progress(terminal: bool) -> None:
     assert "starting [the] server" in shown
     assert "chain at context 60  25.0 tok/s" in shown
     assert "50%" in shown
+
+
+def test_progress_shows_no_share_until_the_work_is_known() -> None:
+    text = StringIO()
+    with BenchProgress(Console(file=text, width=120)) as progress:
+        progress.total(0.0)
+        progress.advance("probe", 5.0, 20.0)
+        assert "%" not in text.getvalue()
+        assert "left" not in text.getvalue()
+        progress.total(4.0)
+        progress.advance("finalist", 1.0, 20.0)
+    assert " 25%  finalist" in text.getvalue()

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from statistics import median
 
 from ddtree.bench.cells import Grid
-from ddtree.bench.plan import CALIBRATION_TRIES
 from ddtree.bench.spec import OWN_LENGTH, BenchSpec
 from ddtree.records.settings import Setting
 from ddtree.records.summary import CellSummary
@@ -116,8 +115,8 @@ def _setting(spec: BenchSpec, setting: Setting, arms: int, pace: Pace) -> Settin
     blocks = spec.block_count(setting.concurrency)
     size = spec.block_prompts(setting.concurrency)
     part = part_seconds(spec, setting, pace)
-    # Once per arm to warm up, and the baseline's calibration.
-    extra = arms * part / max(size, 1) + CALIBRATION_TRIES * part * 0.5 / max(size, 1)
+    # Once per arm to warm up, and the baseline's calibration: a wave of prompts.
+    extra = (arms + setting.concurrency) * part / max(size, 1)
     return SettingEstimate(
         setting, arms, blocks, arms * blocks * size, arms * blocks * part + extra
     )

@@ -127,7 +127,7 @@ class GroupParts:
 
         The reason when there is none. ServerCrashError when the server ends.
         """
-        tokens = self.recorder.spec.calibration_tokens
+        tokens = self.recorder.spec.calibration_length(self.group.concurrency)
         steps = []
         for prompts in self.group.calibration:
             requests = [

@@ -58,7 +58,7 @@ class Progress(Protocol):
     """Where a run tells how far it is; work is in the units of `plan.part_work`."""
 
     def total(self, work: float) -> None:
-        """All the work there is."""
+        """All the work there is from here on; 0 while nobody can tell."""
         ...
 
     def advance(self, label: str, work: float, tokens_per_s: float | None) -> None:

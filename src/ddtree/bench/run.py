@@ -20,7 +20,7 @@ from ddtree.bench.group import BASELINE
 from ddtree.bench.matrix import Matrix, cell_identity
 from ddtree.bench.pairing import Blocks, gather
 from ddtree.bench.part import Progress, Recorder
-from ddtree.bench.plan import Group, RunPlan, make_plan, part_work
+from ddtree.bench.plan import Group, make_plan, part_work
 from ddtree.bench.session import (
     Backend,
     Connection,
@@ -118,13 +118,15 @@ class _Run:
             self._note_windows(info)
             grid, source = grid_of(self.spec), self._source(main, info)
             plan = await make_plan(self.spec, grid, source)
-            self._tell_work(plan)
+            # A budgeted run learns its work as it narrows the grid.
+            self.setup.progress.total(0.0)
             matrix = self._matrix(fleet, identify(self.spec, info, code))
             book = TuningBook(self.setup.folder / TUNING_FILE)
             book.set_skips(grid.skips)
             groups = plan.groups
             if self.spec.budget_minutes is not None:
                 groups = await Tuning(matrix, source, book).narrow(plan.groups)
+            self._tell_work(groups, plan.control)
             ran = await matrix.run(groups, plan.sentinel)
             if plan.control is not None:
                 await self._control(plan.control, matrix, code)
@@ -199,12 +201,11 @@ class _Run:
         kinds = kinds_of(self.spec, self.setup.load_humaneval, chat)
         return PromptSource(tokenize, kinds, self.spec.seed)
 
-    def _tell_work(self, plan: RunPlan) -> None:
-        groups = [*plan.groups, *([plan.control] if plan.control is not None else [])]
-        sides = {id(plan.control): len(SIDES)}
-        work = sum(
-            part_work(self.spec, g) * sides.get(id(g), len(g.arms)) * len(g.blocks) for g in groups
-        )
+    def _tell_work(self, groups: Sequence[Group], control: Group | None) -> None:
+        runs = [(group, len(group.arms)) for group in groups]
+        if control is not None:
+            runs.append((control, len(SIDES)))
+        work = sum(part_work(self.spec, g) * arms * len(g.blocks) for g, arms in runs)
         self.setup.progress.total(work)
 
     async def _control(self, group: Group, matrix: Matrix, code: Provenance) -> None:

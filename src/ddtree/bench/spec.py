@@ -161,6 +161,16 @@ class BenchSpec:
         size = self.block_prompts(concurrency)
         return max(self.blocks, -(-self.prompts // size))
 
+    def calibration_length(self, concurrency: int) -> int:
+        """Tokens that a calibrating request generates.
+
+        Slots fill one by one as prompts are read, so above one slot a short output would end
+        before all of them decode: its steps would be cheaper than those it is held against.
+        """
+        if concurrency == 1:
+            return self.calibration_tokens
+        return max(self.calibration_tokens, self.max_tokens)
+
     def sampling(self, temperature: float) -> Sampling:
         """How requests at one of the temperatures sample, each with a seed of its own besides."""
         if temperature == 0:

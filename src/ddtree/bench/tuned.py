@@ -168,8 +168,16 @@ class Tuning:
         """Replay the baseline's outputs: once per context and temperature, for all
         concurrencies."""
         lengths: dict[Key, Mapping[Arm, float]] = {}
+        if not self.spec.tuning.predict:
+            return
+        if self.spec.endpoint.arm_is_launch:
+            kind = self.spec.endpoint.kind
+            self._note(
+                f"no predictions: a server of kind {kind} has no replay; every tree is tried"
+            )
+            return
         for place in places:
-            if not self.spec.tuning.predict or self.book.predicted(place.group.setting):
+            if self.book.predicted(place.group.setting):
                 continue
             setting = place.group.setting
             key = _key(setting)

@@ -40,10 +40,12 @@ class BenchProgress:
         self._bar.stop()
 
     def total(self, work: float) -> None:
-        """All the work there is; the clock starts here."""
-        self._total = work
+        """All the work from here on, 0 while unknown; the clock starts here."""
+        self._total, self._done, self._on_file = work, 0.0, 0.0
         self._started = time.monotonic()
-        self._task = self._bar.add_task("bench", total=work, left="")
+        if self._task is not None:
+            self._bar.remove_task(self._task)
+        self._task = self._bar.add_task("bench", total=work or None, left="")
 
     def advance(self, label: str, work: float, tokens_per_s: float | None) -> None:
         """A part is done; one without a speed was on file already."""
@@ -56,8 +58,7 @@ class BenchProgress:
         if self._task is not None:
             self._bar.update(self._task, advance=work, description=label + speed, left=left)
         if not self._console.is_terminal:
-            share = min(1.0, (self._done + self._on_file) / self._total) if self._total else 0.0
-            self._line(f"{share:4.0%}  {label}{speed}  {left}".rstrip())
+            self._line(f"{self._share()}  {label}{speed}  {left}".rstrip())
 
     def note(self, text: str) -> None:
         """A line above the bar."""
@@ -65,6 +66,11 @@ class BenchProgress:
 
     def _line(self, text: str) -> None:
         self._console.print(text, markup=False, soft_wrap=True)
+
+    def _share(self) -> str:
+        if not self._total:
+            return "   -"
+        return f"{min(1.0, (self._done + self._on_file) / self._total):4.0%}"
 
     def _left(self) -> str:
         """Time left at the pace so far; work on file took no time."""
