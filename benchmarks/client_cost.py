@@ -11,7 +11,6 @@ server's way on a core that they share.
 """
 
 import argparse
-import asyncio
 import statistics
 import sys
 from dataclasses import asdict
@@ -20,6 +19,7 @@ from pathlib import Path
 from common import progress, write
 
 from ddtree.bench.selftest import run_selftest
+from ddtree.endpoint.loop import run
 
 EVENTS_PER_S = 2500.0
 LIMIT = 0.10
@@ -49,7 +49,7 @@ def main() -> None:
 
 def measure(case: str, concurrency: int, seconds: float) -> dict[str, float | dict[str, object]]:
     """One run of one case."""
-    (result,) = asyncio.run(run_selftest(concurrency, seconds, [case]))
+    (result,) = run(run_selftest(concurrency, seconds, [case]))
     events = next(row.measured for row in result.rows if row.metric == "chunks")
     cost = result.client_cpu * result.seconds / events
     progress(f"{case}: {1e6 * cost:.1f} us an event, {EVENTS_PER_S * cost:.1%} of a core")

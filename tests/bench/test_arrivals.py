@@ -9,7 +9,7 @@ import pytest
 from streams import PromptQueue, drop, record
 from virtual_time import run_virtual
 
-from ddtree.bench.load import (
+from ddtree.endpoint.load import (
     TIMEOUT_CELL,
     Deadline,
     InFlight,

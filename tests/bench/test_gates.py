@@ -17,7 +17,7 @@ from ddtree.bench.gates import (
     repeated_share,
 )
 from ddtree.bench.lag import Lag
-from ddtree.bench.load import Occupancy
+from ddtree.endpoint.load import Occupancy
 from ddtree.records.arms import Arm
 from ddtree.records.requests import RequestRecord
 

@@ -9,8 +9,8 @@ from parts import run_one
 
 from ddtree.bench import part as part_module
 from ddtree.bench.gates import Findings
-from ddtree.bench.load import TIMEOUT_CELL, arrival_times
 from ddtree.bench.part import ServerCrashError
+from ddtree.endpoint.load import TIMEOUT_CELL, arrival_times
 from ddtree.endpoint.mock_script import MockFaults, MockScript
 from ddtree.endpoint.stream import error_class
 from ddtree.records.settings import Setting

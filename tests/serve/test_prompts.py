@@ -143,3 +143,26 @@ def test_a_chat_ends_with_the_context(tiny):
     code, answer = call(tiny.url, CHAT, {"messages": [{"role": "user", "content": "x" * 200}]})
     assert (code, answer["error"]["param"]) == (400, "messages")
     assert answer["error"]["message"].startswith("messages: has ")
+
+
+def test_variables_of_the_chat_template(tiny):
+    messages = [{"role": "user", "content": "x"}]
+    turns = tiny.tokenizer.chat_template
+    tiny.tokenizer.chat_template = turns + "{% if enable_thinking %}hm{% endif %}"
+    try:
+        plain = chat(tiny, messages)
+        off = chat(tiny, messages, chat_template_kwargs={"enable_thinking": False})
+        on = chat(tiny, messages, chat_template_kwargs={"enable_thinking": True})
+    finally:
+        tiny.tokenizer.chat_template = turns
+    assert plain["usage"]["prompt_tokens"] == off["usage"]["prompt_tokens"]
+    assert on["usage"]["prompt_tokens"] == off["usage"]["prompt_tokens"] + 2
+
+
+@pytest.mark.parametrize("name", ["enable_thinking", "messages", "tokenize"])
+def test_a_variable_that_changes_nothing_is_refused(tiny, name):
+    body = {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {name: True}}
+    status, answer = call(tiny.url, CHAT, body)
+    assert status == 400
+    assert "chat_template_kwargs" in answer["error"]["message"]
+    assert repr(name) in answer["error"]["message"]

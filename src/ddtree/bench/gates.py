@@ -12,7 +12,7 @@ from itertools import pairwise
 from statistics import median
 
 from ddtree.bench.lag import Lag
-from ddtree.bench.load import Occupancy
+from ddtree.endpoint.load import Occupancy
 from ddtree.endpoint.stream import FINISH_REASONS
 from ddtree.records.arms import Arm
 from ddtree.records.metrics import reconciliation_error, ttft_s

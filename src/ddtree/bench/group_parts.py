@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from ddtree.bench.load import closed_loop
 from ddtree.bench.part import (
     Part,
     PartResult,
@@ -24,6 +23,7 @@ from ddtree.bench.warmup import MAX_BATCHES, warm_up
 from ddtree.bench.watch import others_reason, step_s
 from ddtree.endpoint.calls import CompletionRequest
 from ddtree.endpoint.kinds.counters import Counters, counter_stats
+from ddtree.endpoint.load import closed_loop
 from ddtree.errors import EndpointError
 from ddtree.records.arms import Arm
 from ddtree.records.metrics import system_tokens_per_s

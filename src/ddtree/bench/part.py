@@ -8,7 +8,6 @@ from functools import partial
 from typing import Protocol
 
 from ddtree.bench.gates import Observed, judge
-from ddtree.bench.load import TIMEOUT_CELL
 from ddtree.bench.part_load import Loaded, PartLoad
 from ddtree.bench.plan import Group, request_sampling
 from ddtree.bench.spec import BenchSpec
@@ -23,6 +22,7 @@ from ddtree.bench.watch import (
 )
 from ddtree.endpoint.calls import CompletionRequest, RequestLabel
 from ddtree.endpoint.client import ServerClient
+from ddtree.endpoint.load import TIMEOUT_CELL
 from ddtree.endpoint.stream import error_class
 from ddtree.errors import EndpointError
 from ddtree.records.arms import Arm

@@ -6,7 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ddtree.bench.lag import Lag, LagProbe
-from ddtree.bench.load import (
+from ddtree.bench.plan import Group
+from ddtree.bench.spec import BenchSpec
+from ddtree.bench.workload import Prompt
+from ddtree.endpoint.calls import CompletionRequest, RequestLabel
+from ddtree.endpoint.client import ServerClient
+from ddtree.endpoint.load import (
     TIMEOUT_CELL,
     Deadline,
     InFlight,
@@ -16,11 +21,6 @@ from ddtree.bench.load import (
     closed_loop,
     open_loop,
 )
-from ddtree.bench.plan import Group
-from ddtree.bench.spec import BenchSpec
-from ddtree.bench.workload import Prompt
-from ddtree.endpoint.calls import CompletionRequest, RequestLabel
-from ddtree.endpoint.client import ServerClient
 from ddtree.records.arms import Arm
 from ddtree.records.files import RequestLog
 from ddtree.records.requests import RequestRecord

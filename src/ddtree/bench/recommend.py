@@ -191,7 +191,7 @@ def _headline(
         best = max(faster, key=lambda choice: choice.speedup)
         return (
             f"Choose by setting: no one arm is valid, lossless and faster with confidence over "
-            f"all {settings} settings, but {len(faster)} of them have one that is, up to "
+            f"all {settings} settings, but {_some_have(len(faster))} one that is, up to "
             f"{best.speedup:.2f}x with {best.arm.label}."
         )
     candidates = [cell for group in groups.values() for cell in group if is_candidate(cell)]
@@ -262,3 +262,7 @@ def _choice_warnings(
         if not _has_baseline(groups[setting])
     ]
     return warnings
+
+
+def _some_have(settings: int) -> str:
+    return "1 of them has" if settings == 1 else f"{settings} of them have"

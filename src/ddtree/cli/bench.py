@@ -1,6 +1,5 @@
 """`ddtree bench`: measure a matrix of configurations over HTTP and say which one to ship."""
 
-import asyncio
 import dataclasses
 import os
 import sys
@@ -65,6 +64,7 @@ def run(
     from ddtree.bench.arm_backend import backend_for
     from ddtree.bench.run import RunSetup, run_bench
     from ddtree.cli.bench_progress import BenchProgress
+    from ddtree.endpoint.loop import run as run_on_loop
 
     chosen = _choose(spec, preset, budget_minutes)
     settings = server_settings(threads)
@@ -81,7 +81,7 @@ def run(
             load_humaneval=lambda: _humaneval(humaneval),
         )
         try:
-            summary = asyncio.run(run_bench(chosen, setup, resume=resume))
+            summary = run_on_loop(run_bench(chosen, setup, resume=resume))
         except KeyboardInterrupt:
             progress.note(f"stopped; the same command goes on from {out}")
             raise typer.Exit(130) from None

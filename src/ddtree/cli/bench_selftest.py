@@ -1,6 +1,5 @@
 """`ddtree bench selftest`: how far off the harness itself is, before anything is rented."""
 
-import asyncio
 import dataclasses
 import json as json_module
 from typing import TYPE_CHECKING, Annotated
@@ -26,6 +25,7 @@ def selftest(
     """
     from ddtree.bench.selftest import run_selftest
     from ddtree.bench.selftest_cases import CASE_NAMES
+    from ddtree.endpoint.loop import run
     from ddtree.errors import ConfigError
 
     for name in case or ():
@@ -35,7 +35,7 @@ def selftest(
     def told(result: "CaseResult") -> None:
         typer.echo(f"{result.name}: {'ok' if result.is_right else 'WRONG'}", err=True)
 
-    results = asyncio.run(run_selftest(concurrency, seconds, case or CASE_NAMES, told))
+    results = run(run_selftest(concurrency, seconds, case or CASE_NAMES, told))
     right = all(result.is_right for result in results)
     if json:
         typer.echo(json_module.dumps(_data(results, right), indent=1))

@@ -1,6 +1,7 @@
 """What is asked of a server and what it answers, apart from the stream itself."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from ddtree.records.arms import Arm
 from ddtree.records.sampling import Sampling
@@ -17,18 +18,44 @@ class Deadlines:
 
 
 @dataclass(frozen=True)
-class CompletionRequest:
-    """What to decode, up to `max_tokens`.
+class Message:
+    """A turn of a conversation; `role` is system, user or assistant."""
 
-    Our server decodes with `arm` (None: its default). Where an arm is a launch it says what the
-    server was launched for, and rounds are read accordingly; None where that isn't known.
+    role: str
+    content: str
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A conversation, which the server puts into the model's own template.
+
+    `template` are further variables of that template, such as a thinking switch; sent as
+    `chat_template_kwargs`, left out when empty.
     """
 
-    prompt: str | tuple[int, ...]
+    messages: tuple[Message, ...]
+    template: tuple[tuple[str, Any], ...] = ()
+
+
+Prompt = str | tuple[int, ...] | Chat
+
+
+@dataclass(frozen=True)
+class CompletionRequest:
+    """What to decode, up to `max_tokens` or to one of the `stop` strings.
+
+    Our server decodes with `arm` (None: its default). Where an arm is a launch it says what the
+    server was launched for, and rounds are read accordingly; None where that isn't known. With
+    `keep_text` the record has the answer's text even where token ids come.
+    """
+
+    prompt: Prompt
     max_tokens: int
     arm: Arm | None = None
     ignore_eos: bool = False
     sampling: Sampling = field(default_factory=Sampling)
+    stop: tuple[str, ...] = ()
+    keep_text: bool = False
 
 
 @dataclass(frozen=True)

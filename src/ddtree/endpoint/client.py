@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
+import orjson
 
 from ddtree.endpoint.calls import (
     CompletionRequest,
@@ -22,6 +23,7 @@ from ddtree.endpoint.calls import (
 from ddtree.endpoint.kinds import Kind, dialect_of
 from ddtree.endpoint.kinds.base import Call
 from ddtree.endpoint.kinds.counters import Counters, parse_counters
+from ddtree.endpoint.listening import ListeningConnector, listen
 from ddtree.endpoint.sse import SSEParser
 from ddtree.endpoint.stream import StreamState, error_text
 from ddtree.endpoint.tokens import LocalTokenizer
@@ -33,6 +35,7 @@ from ddtree.records.sampling import Sampling
 _READ_BUFFER_BYTES = 1 << 20
 # A server refuses to empty its cache while requests run, and for a moment after the last.
 _RESET_S, _RESET_POLL_S = 30.0, 0.1
+_JSON = {"Content-Type": "application/json"}
 
 
 class ServerClient:
@@ -62,7 +65,7 @@ class ServerClient:
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, limit_per_host=0, force_close=True),
+            connector=ListeningConnector(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=self.deadlines.first_token_s),
             read_bufsize=_READ_BUFFER_BYTES,
             trust_env=False,
@@ -256,26 +259,31 @@ class ServerClient:
 
     async def _follow(self, request: CompletionRequest, state: StreamState) -> None:
         call = self.dialect.completion(request)
-        response = await self._open.post(self.url + call.path, json=self._body(call))
+        body = orjson.dumps(self._body(call))
+        response = await self._open.post(self.url + call.path, data=body, headers=_JSON)
         try:
             if response.status != 200:
                 state.fail(f"http_{response.status}", error_text(await response.read()))
                 return
-            await self._read(response.content, state)
+            await self._read(response, state)
         finally:
             response.close()
 
-    async def _read(self, content: aiohttp.StreamReader, state: StreamState) -> None:
+    async def _read(self, response: aiohttp.ClientResponse, state: StreamState) -> None:
         parser = SSEParser()
-        while not state.over:
-            chunk = await content.readany()
+
+        def take(chunk: bytes) -> bool:
             now = time.monotonic()
             for event in parser.feed(chunk) if chunk else parser.finish():
                 if not state.over:
                     state.event(event, now)
             if not chunk:
                 state.ended(now)
-                return
+            return bool(chunk) and not state.over
+
+        await listen(response, take)
+        while not state.over and take(await response.content.readany()):
+            pass
 
     @property
     def _open(self) -> aiohttp.ClientSession:

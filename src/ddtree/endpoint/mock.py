@@ -149,7 +149,7 @@ class MockServer:
         if body.get("return_logprob"):
             start = body["logprob_start_len"]
             return web.json_response(input_logprobs(ids, start, self.script.eos_every))
-        fields["top_k"] = max(fields["top_k"], 0)
+        fields["top_k"] = max(fields.get("top_k", 0), 0)
         if "sampling_seed" in fields:
             fields["seed"] = fields["sampling_seed"]
         limit = fields["max_new_tokens"]

@@ -46,9 +46,11 @@ class SSEParser:
 
     def _is_whole(self, chunk: bytes) -> bool:
         """Whether nothing is open and the chunk is one event of one line, as most reads are."""
-        idle = not (self._at_start or self._skip_lf or self._data or any(self._tail))
-        one = chunk.startswith(b"data: ") and chunk.endswith(b"\n\n")
-        return idle and one and chunk.count(b"\n") == 2 and b"\r" not in chunk
+        if self._at_start or self._skip_lf or self._data or any(self._tail):
+            return False
+        first = chunk.find(b"\n")
+        one = first == len(chunk) - 2 and chunk.endswith(b"\n\n") and chunk.startswith(b"data: ")
+        return one and b"\r" not in chunk
 
     def finish(self) -> list[str]:
         """The event left open by a stream that ended without its blank line, if any."""

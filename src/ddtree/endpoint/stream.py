@@ -7,6 +7,9 @@ stream is checked here.
 import json
 from typing import Any, Protocol, TypeGuard
 
+import orjson
+
+from ddtree.endpoint.calls import Prompt
 from ddtree.records.requests import Counted, RequestRecord
 
 # A failed record's `error` is "class: detail"; refused requests have class http_<status>.
@@ -53,7 +56,7 @@ class StreamState:
 
     def __init__(
         self,
-        prompt: str | tuple[int, ...],
+        prompt: Prompt,
         max_tokens: int,
         sent_s: float,
         reader: Reader,
@@ -69,6 +72,7 @@ class StreamState:
         self.counts: list[int] = []
         self.texts: list[str] = []
         self.ids: list[int] = []
+        self._kept: tuple[list[str], list[str]] | None = None
         self._prompt = prompt
         self._max_tokens = max_tokens
         self._reader = reader
@@ -88,12 +92,12 @@ class StreamState:
 
     def event(self, data: str, at_s: float) -> None:
         """Take the data of one event that arrived at `at_s`."""
-        if data.strip() == "[DONE]":
+        if data[:1] != "{" and data.strip() == "[DONE]":
             self.done = True
             self._end_s = at_s
             return
         try:
-            payload = json.loads(data)
+            payload = _decode(data)
         except (ValueError, RecursionError) as error:
             self.fail("bad_stream", f"event is not JSON ({error}): {data[:80]!r}")
             return
@@ -110,15 +114,21 @@ class StreamState:
         """A chunk's token ids, none of which came before."""
         if not are_ids(ids):
             self.fail("protocol", f"token_ids is not a list of integers: {str(ids)[:80]}")
-        elif ids and self._may_add(f"{len(ids)} tokens"):
+        elif ids and self._may_add(ids):
             self.ids.extend(ids)
             self._stamp(len(ids), at_s)
 
     def add_text(self, text: str, count: int, at_s: float) -> None:
         """A chunk that came without ids; `count` is what is known of its tokens, or 0."""
-        if self._may_add(f"text {text[:40]!r}"):
+        if self._may_add(text):
             self.texts.append(text)
             self._stamp(count, at_s)
+
+    def keep_text(self, content: str, thinking: str) -> None:
+        """Text of a chunk to keep beside its ids; `thinking` came apart from the content."""
+        self._kept = self._kept or ([], [])
+        self._kept[0].append(content)
+        self._kept[1].append(thinking)
 
     def finish(self, reason: object, matched: object = None) -> None:
         """The server's reason to end; `matched` is the stop that it names, if any."""
@@ -164,12 +174,19 @@ class StreamState:
             stats=self.stats,
             cached_tokens=self.cached_tokens,
             counted=self.counted,
-            text="".join(self.texts) if self.texts else None,
+            text=self._text(),
+            thinking=None if self._kept is None else "".join(self._kept[1]) or None,
         )
 
-    def _may_add(self, what: str) -> bool:
+    def _text(self) -> str | None:
+        if self._kept is not None:
+            return "".join(self._kept[0])
+        return "".join(self.texts) if self.texts else None
+
+    def _may_add(self, what: str | list[int]) -> bool:
         if self.error is None and self._finish_reason is not None:
-            self.fail("bad_stream", f"{what} after the chunk with finish_reason")
+            name = f"text {what[:40]!r}" if isinstance(what, str) else f"{len(what)} tokens"
+            self.fail("bad_stream", f"{name} after the chunk with finish_reason")
         return self.error is None
 
     def _stamp(self, count: int, at_s: float) -> None:
@@ -192,7 +209,7 @@ class StreamState:
             self.fail("count_mismatch", f"{seen} tokens, max_tokens was {self._max_tokens}")
         if seen == 0:
             self.fail("count_mismatch", "no tokens")
-        planned = None if isinstance(self._prompt, str) else len(self._prompt)
+        planned = len(self._prompt) if isinstance(self._prompt, tuple) else None
         if planned is not None and usage.get("prompt_tokens") != planned:
             self.fail(
                 "prompt_mismatch",
@@ -203,7 +220,16 @@ class StreamState:
 def are_ids(value: object) -> TypeGuard[list[int]]:
     """Whether this is a list of token ids."""
     # bool is a kind of int, but no token id.
-    return isinstance(value, list) and all(type(item) is int for item in value)
+    return isinstance(value, list) and set(map(type, value)) <= {int}
+
+
+def _decode(data: str) -> Any:
+    """JSON as the standard library reads it, which is asked where the fast reader balks: at NaN,
+    lone surrogates and numbers beyond 64 bits."""
+    try:
+        return orjson.loads(data)
+    except ValueError:
+        return json.loads(data)
 
 
 def _message(error: object) -> str:

@@ -1,6 +1,8 @@
 """Token ids as text, piece by piece."""
 
-from collections.abc import Sequence
+import inspect
+import re
+from collections.abc import Mapping, Sequence
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase as Tokenizer
@@ -134,16 +136,37 @@ class TextStream:
         return text
 
 
-def encode_chat(tokenizer: Tokenizer, messages: Sequence[dict[str, str]]) -> list[int]:
-    """A conversation as ids by the model's own chat template, ready for the assistant's turn."""
+def encode_chat(
+    tokenizer: Tokenizer,
+    messages: Sequence[dict[str, str]],
+    variables: Mapping[str, object] | None = None,
+) -> list[int]:
+    """A conversation as ids by the model's own chat template, ready for the assistant's turn.
+
+    `variables` are further ones of the template, a thinking switch say. RequestError for one that
+    the template does not read: it would change nothing, in silence.
+    """
     if not tokenizer.chat_template:
         raise ModelError("this model has no chat template; send plain text instead")
+    _check_variables(tokenizer, variables or {})
     try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        text = tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, **(variables or {})
+        )
     except TemplateError as error:
         raise RequestError("messages", f"the model's chat template refuses them: {error}") from None
     ids: list[int] = tokenizer(text, add_special_tokens=False).input_ids
     return ids
+
+
+def _check_variables(tokenizer: Tokenizer, variables: Mapping[str, object]) -> None:
+    taken = {*inspect.signature(tokenizer.apply_chat_template).parameters, "messages"}
+    for name in variables:
+        read = re.search(rf"\b{re.escape(name)}\b", str(tokenizer.chat_template))
+        if name in taken or not read:
+            raise RequestError(
+                "chat_template_kwargs", f"the model's chat template has no variable {name!r} to set"
+            )
 
 
 def chat_format(tokenizer: Tokenizer) -> tuple[str, str] | None:

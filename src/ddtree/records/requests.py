@@ -20,7 +20,8 @@ class RequestRecord:
     behind must not hide the wait. `cached_tokens` of the prompt came out of a prefix cache, None
     where the server doesn't say. `counted` says where `chunk_tokens` come from: token ids, the
     usage that each chunk states, or an estimate from the text, made to sum to the stream's usage.
-    `text` is kept where no ids came.
+    `text` is the answer's, kept where no ids came or where it was asked for; `thinking` is what the
+    server kept apart from it, None where there was nothing of the kind.
     """
 
     cell: str
@@ -41,6 +42,7 @@ class RequestRecord:
     cached_tokens: int | None = None
     counted: Counted = "ids"
     text: str | None = None
+    thinking: str | None = None
 
     def to_json(self) -> str:
         """One line without a newline."""

@@ -73,7 +73,9 @@ class Generation:
         most = self._most_tokens("max_tokens", body.max_tokens, context)
         most = self._most_tokens("max_completion_tokens", body.max_completion_tokens, most)
         self._limit.check("messages", sum(message.length for message in body.messages))
-        prompt = await asyncio.to_thread(read_chat, self.tokenizer, body.messages)
+        prompt = await asyncio.to_thread(
+            read_chat, self.tokenizer, body.messages, body.chat_template_kwargs
+        )
         try:
             return await self._generate(call, body, Work([prompt], most, logprobs, CHAT))
         except RequestError as error:

@@ -1,6 +1,6 @@
 """Prompts in all their forms as token ids."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase as Tokenizer
@@ -54,10 +54,15 @@ def read_prompts(
     ]
 
 
-def read_chat(tokenizer: Tokenizer, messages: Sequence[ChatMessage]) -> Prompt:
+def read_chat(
+    tokenizer: Tokenizer,
+    messages: Sequence[ChatMessage],
+    variables: Mapping[str, object] | None = None,
+) -> Prompt:
     """A conversation by the model's own chat template, ready for the assistant's turn."""
+    turns = [message.for_template() for message in messages]
     try:
-        return Prompt(encode_chat(tokenizer, [message.for_template() for message in messages]))
+        return Prompt(encode_chat(tokenizer, turns, variables))
     except ModelError as error:
         raise RequestError("messages", str(error)) from None
 

@@ -46,6 +46,11 @@ DEFAULT_MAX_TOKENS = 16
 MAX_CHOICES = 128
 UNLIMITED = 2**31 - 1
 
+# Variables of the model's chat template that a conversation may set.
+TemplateVariables = Annotated[
+    dict[StrictStr, StrictBool | StrictInt | StrictStr], Field(max_length=16)
+]
+
 # Each is looked for as it stands and behind a space.
 MAX_BAD_WORDS, MAX_BAD_WORD_LENGTH = 256, 64
 BadWord = Annotated[StrictStr, Field(min_length=1, max_length=MAX_BAD_WORD_LENGTH)]
@@ -233,6 +238,7 @@ class ChatRequest(GenerationFields):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    chat_template_kwargs: TemplateVariables | None = None
     max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
     logprobs: StrictBool | None = None

@@ -6,7 +6,7 @@ end by its text, scaled to the stream's usage. A chunk is never counted as a tok
 
 from typing import Any
 
-from ddtree.endpoint.calls import CompletionRequest
+from ddtree.endpoint.calls import Chat, CompletionRequest, Prompt
 from ddtree.endpoint.kinds.accounts import estimated_account, plain_account
 from ddtree.endpoint.kinds.counting import shares
 from ddtree.endpoint.stream import StreamState
@@ -18,13 +18,14 @@ class CompletionsReader:
 
     def __init__(self, request: CompletionRequest) -> None:
         self.method = None if request.arm is None else request.arm.method
+        self._keep_text = request.keep_text
         self._told = 0
         self._by_usage = True
 
     def read(self, payload: dict[str, Any], at_s: float, state: StreamState) -> None:
         """Take a chunk's tokens, then its usage (the last one counts, none is summed)."""
         usage, choices = payload.get("usage"), payload.get("choices") or []
-        if not isinstance(usage, dict | None):
+        if usage is not None and not isinstance(usage, dict):
             state.fail("protocol", f"usage is not an object: {str(usage)[:80]}")
         elif not isinstance(choices, list):
             state.fail("protocol", f"choices is not a list: {str(choices)[:80]}")
@@ -72,10 +73,12 @@ class CompletionsReader:
         self, choice: dict[str, Any], usage: dict[str, Any] | None, at_s: float, state: StreamState
     ) -> None:
         ids = choice.get("token_ids")
+        if self._keep_text:
+            state.keep_text(_text(choice), _thinking(choice))
         if ids is not None:
             state.add_ids(ids, at_s)
         else:
-            self.no_ids(_text(choice), usage, at_s, state)
+            self.no_ids(_thinking(choice) + _text(choice), usage, at_s, state)
         if choice.get("finish_reason") is not None:
             matched = choice.get("matched_stop", choice.get("stop_reason"))
             state.finish(choice["finish_reason"], matched)
@@ -113,13 +116,36 @@ def _text(choice: dict[str, Any]) -> str:
     return text if isinstance(text, str) else ""
 
 
+def _thinking(choice: dict[str, Any]) -> str:
+    """What a server with a reasoning parser keeps out of the content; its name differs."""
+    delta = choice.get("delta")
+    if not isinstance(delta, dict):
+        return ""
+    text = delta.get("reasoning_content") or delta.get("reasoning")
+    return text if isinstance(text, str) else ""
+
+
+def stream_path(request: CompletionRequest) -> str:
+    """The route that takes the request's form of prompt."""
+    return "/v1/chat/completions" if isinstance(request.prompt, Chat) else "/v1/completions"
+
+
 def stream_body(request: CompletionRequest) -> dict[str, Any]:
     """What every completions body holds, sampling left out."""
     return {
-        "prompt": request.prompt if isinstance(request.prompt, str) else list(request.prompt),
+        **_prompt(request.prompt),
         "max_tokens": request.max_tokens,
         "stream": True,
+        **({"stop": list(request.stop)} if request.stop else {}),
     }
+
+
+def _prompt(prompt: Prompt) -> dict[str, Any]:
+    if isinstance(prompt, Chat):
+        turns = [{"role": turn.role, "content": turn.content} for turn in prompt.messages]
+        template = {"chat_template_kwargs": dict(prompt.template)} if prompt.template else {}
+        return {"messages": turns, **template}
+    return {"prompt": prompt if isinstance(prompt, str) else list(prompt)}
 
 
 def every_field(sampling: Sampling) -> dict[str, float | int]:

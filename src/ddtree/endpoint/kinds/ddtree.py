@@ -5,7 +5,7 @@ from typing import Any
 
 from ddtree.endpoint.calls import CompletionRequest, ScoredPosition
 from ddtree.endpoint.kinds.base import Call, Kind
-from ddtree.endpoint.kinds.completions import CompletionsReader, stream_body
+from ddtree.endpoint.kinds.completions import CompletionsReader, stream_body, stream_path
 from ddtree.endpoint.stream import StreamState
 from ddtree.records.sampling import Sampling
 from ddtree.records.scores import SampledScore
@@ -34,7 +34,7 @@ class DDTreeDialect:
         }
         if request.arm is not None:
             body["speculation"] = request.arm.to_request()
-        return Call("/v1/completions", body)
+        return Call(stream_path(request), body)
 
     def reader(self, request: CompletionRequest) -> "_DDTreeReader":
         """Reads tokens by ids alone and the `ddtree` object."""
@@ -71,7 +71,7 @@ class DDTreeDialect:
 class _DDTreeReader(CompletionsReader):
     def read(self, payload: dict[str, Any], at_s: float, state: StreamState) -> None:
         stats = payload.get("ddtree")
-        if not isinstance(stats, dict | None):
+        if stats is not None and not isinstance(stats, dict):
             state.fail("protocol", f"ddtree is not an object: {str(stats)[:80]}")
             return
         super().read(payload, at_s, state)

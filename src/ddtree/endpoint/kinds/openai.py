@@ -5,7 +5,12 @@ from typing import Any, NoReturn
 
 from ddtree.endpoint.calls import CompletionRequest, ScoredPosition
 from ddtree.endpoint.kinds.base import Call, Kind
-from ddtree.endpoint.kinds.completions import CompletionsReader, every_field, stream_body
+from ddtree.endpoint.kinds.completions import (
+    CompletionsReader,
+    every_field,
+    stream_body,
+    stream_path,
+)
 from ddtree.errors import EndpointError
 from ddtree.records.sampling import Sampling
 
@@ -30,7 +35,7 @@ class OpenAIDialect:
         body["stream_options"] = {"include_usage": True}
         if request.ignore_eos:
             body["ignore_eos"] = True
-        return Call("/v1/completions", body)
+        return Call(stream_path(request), body)
 
     def reader(self, request: CompletionRequest) -> CompletionsReader:
         """Reads what the stream has: ids, usage by chunk, or text alone."""

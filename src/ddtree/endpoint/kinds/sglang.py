@@ -7,12 +7,17 @@ Written for 0.5.15 to 0.5.23. `output_ids` are all ids so far, or with
 from collections.abc import Sequence
 from typing import Any
 
-from ddtree.endpoint.calls import CompletionRequest, ScoredPosition
+from ddtree.endpoint.calls import Chat, CompletionRequest, Prompt, ScoredPosition
 from ddtree.endpoint.kinds.accounts import account, plain_account
 from ddtree.endpoint.kinds.base import Call, Kind
-from ddtree.endpoint.kinds.completions import every_field
+from ddtree.endpoint.kinds.completions import (
+    CompletionsReader,
+    every_field,
+    stream_body,
+    stream_path,
+)
 from ddtree.endpoint.kinds.logprobs import from_log_probabilities, require_raw
-from ddtree.endpoint.stream import StreamState, are_ids
+from ddtree.endpoint.stream import Reader, StreamState, are_ids
 from ddtree.records.sampling import Sampling
 
 _TOP = 5
@@ -32,17 +37,29 @@ class SGLangDialect:
     info_path = "/server_info"
 
     def completion(self, request: CompletionRequest) -> Call:
-        """The streaming call for a request."""
+        """The streaming call for a request; the native route knows no conversations."""
+        if isinstance(request.prompt, Chat):
+            return self._chat(request)
         sampling = _sampling(request.sampling) | {
             "max_new_tokens": request.max_tokens,
             "ignore_eos": request.ignore_eos,
+            **({"stop": list(request.stop)} if request.stop else {}),
         }
         body = _prompt(request.prompt) | {"sampling_params": sampling, "stream": True}
         return Call("/generate", body, named=False)
 
-    def reader(self, request: CompletionRequest) -> "_SGLangReader":
-        """Reads ids or, where none come, counts."""
-        return _SGLangReader(request)
+    def reader(self, request: CompletionRequest) -> Reader:
+        """Reads ids or, where none come, counts; of a conversation text and usage alone."""
+        chat = isinstance(request.prompt, Chat)
+        return CompletionsReader(request) if chat else _SGLangReader(request)
+
+    def _chat(self, request: CompletionRequest) -> Call:
+        body = stream_body(request) | _sampling(request.sampling)
+        if "sampling_seed" in body:
+            body["seed"] = body.pop("sampling_seed")
+        body["ignore_eos"] = request.ignore_eos
+        body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
+        return Call(stream_path(request), body)
 
     def scoring(
         self, token_ids: Sequence[int], score_from: int, rows: int, sampling: Sampling | None
@@ -88,7 +105,9 @@ class SGLangDialect:
         }
 
 
-def _prompt(prompt: str | tuple[int, ...]) -> dict[str, Any]:
+def _prompt(prompt: Prompt) -> dict[str, Any]:
+    if isinstance(prompt, Chat):
+        raise TypeError("the native route takes no conversation")
     return {"text": prompt} if isinstance(prompt, str) else {"input_ids": list(prompt)}
 
 
@@ -104,6 +123,7 @@ def _sampling(sampling: Sampling) -> dict[str, Any]:
 class _SGLangReader:
     def __init__(self, request: CompletionRequest) -> None:
         self._method = None if request.arm is None else request.arm.method
+        self._keep_text = request.keep_text
         self._seen = 0
         self._text = ""
         self._meta: dict[str, Any] = {}
@@ -117,8 +137,12 @@ class _SGLangReader:
         if total < self._seen:
             state.fail("protocol", f"completion_tokens fell from {self._seen} to {total}")
             return
+        piece = self._fresh(str(payload.get("text") or ""))
+        if self._keep_text:
+            state.keep_text(piece, "")
         if payload.get("output_ids") is None:
-            self._take_text(str(payload.get("text") or ""), total, at_s, state)
+            if total > self._seen:
+                state.add_text(piece, total - self._seen, at_s)
         else:
             self._take_ids(payload["output_ids"], total, at_s, state)
         self._seen, self._meta = total, meta
@@ -155,11 +179,11 @@ class _SGLangReader:
                 "all ids so far nor the chunk's own",
             )
 
-    def _take_text(self, text: str, total: int, at_s: float, state: StreamState) -> None:
+    def _fresh(self, text: str) -> str:
+        """What of a chunk's text did not come before, whether it has all of it or its own."""
         piece = text.removeprefix(self._text)
         self._text = text if text.startswith(self._text) else self._text + text
-        if total > self._seen:
-            state.add_text(piece, total - self._seen, at_s)
+        return piece
 
     def _end(self, reason: object, state: StreamState) -> None:
         if isinstance(reason, dict):

@@ -10,7 +10,12 @@ from typing import Any
 from ddtree.endpoint.calls import CompletionRequest, ScoredPosition
 from ddtree.endpoint.kinds.accounts import account
 from ddtree.endpoint.kinds.base import Call, Kind
-from ddtree.endpoint.kinds.completions import CompletionsReader, every_field, stream_body
+from ddtree.endpoint.kinds.completions import (
+    CompletionsReader,
+    every_field,
+    stream_body,
+    stream_path,
+)
 from ddtree.endpoint.kinds.logprobs import from_log_probabilities, require_raw
 from ddtree.endpoint.stream import StreamState
 from ddtree.records.sampling import Sampling
@@ -35,7 +40,7 @@ class VLLMDialect:
             "return_token_ids": True,
             "ignore_eos": request.ignore_eos,
         }
-        return Call("/v1/completions", body)
+        return Call(stream_path(request), body)
 
     def reader(self, request: CompletionRequest) -> "_VLLMReader":
         """Reads ids where they come, and drafts where they are counted by request."""

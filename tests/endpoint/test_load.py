@@ -3,7 +3,7 @@ import asyncio
 import pytest
 from streams import record
 
-from ddtree.bench.load import closed_loop
+from ddtree.endpoint.load import closed_loop
 from ddtree.records.requests import RequestRecord
 
 
