@@ -6,8 +6,6 @@ from itertools import pairwise
 from statistics import mean
 
 import pytest
-from streams import PromptQueue, drop, record
-from virtual_time import run_virtual
 
 from ddtree.endpoint.load import (
     TIMEOUT_CELL,
@@ -21,6 +19,8 @@ from ddtree.endpoint.load import (
 from ddtree.endpoint.stream import error_class
 from ddtree.records.metrics import system_tokens_per_s, ttft_s
 from ddtree.records.requests import RequestRecord
+from support.streams import PromptQueue, drop, record
+from support.virtual_time import run_virtual
 
 JOBS = [(f"p{i}", 3 + i % 5) for i in range(20)]
 

@@ -109,7 +109,7 @@ CLASSES: dict[int, tuple[str, tuple[str, ...]]] = {
         (
             f"{LAUNCH}test_server_ends_when_its_client_is_killed",
             "bench/test_kill.py::test_a_killed_run_ends_as_an_undisturbed_one",
-            "bench/test_load.py::test_an_error_ends_the_loop",
+            "endpoint/test_load.py::test_an_error_ends_the_loop",
         ),
     ),
     10: (

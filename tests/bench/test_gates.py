@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from streams import record
 
 from ddtree.bench.gates import (
     GATES,
@@ -20,6 +19,7 @@ from ddtree.bench.lag import Lag
 from ddtree.endpoint.load import Occupancy
 from ddtree.records.arms import Arm
 from ddtree.records.requests import RequestRecord
+from support.streams import record
 
 TREE, CHAIN, AR = Arm("ddtree", 4, 2), Arm("chain"), Arm("ar")
 IDS = tuple(random.Random(1).choices(range(1000), k=64))

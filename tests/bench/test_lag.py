@@ -1,9 +1,9 @@
 import asyncio
 
 import pytest
-from virtual_time import run_virtual
 
 from ddtree.bench.lag import LagProbe, lag_of
+from support.virtual_time import run_virtual
 
 
 def test_percentile_is_the_nearest_rank() -> None:

@@ -18,6 +18,7 @@ from run_folders import (
     identity,
 )
 
+from ddtree.bench.group_parts import OVERRUN
 from ddtree.bench.summarise import (
     LEDGER_FILE,
     PROVENANCE_FILE,
@@ -226,15 +227,28 @@ def test_invalid_blocks_give_no_ratio_and_are_named(full: RunFolder) -> None:
         ledger.finish_block(key, 1, "invalid", "other processes took 12 % CPU")
     full.block(key, 1, [Answer(0.1 / 1.8, chunk=4)])
     # A bogus win in an invalid attempt must not leak into anything.
-    full.block(key, 4, [Answer(1e-6, chunk=4)], "invalid", "other processes took 12 % CPU")
+    full.block(key, 4, [Answer(1e-6, chunk=4)], "invalid", "other processes took 31 % CPU")
     summary = summarise(full.path)
     tree = find(summary, TREE)
     assert tree.speedup == pytest.approx(1.8)
     assert tree.requests == 4
     assert (
         "ddtree(8,4) at context 60, concurrency 1: 2 invalid blocks: "
-        "other processes took 12 % CPU (2)"
+        "other processes took 12 % CPU, and 1 alike"
     ) in summary.verdict.warnings
+
+
+def test_what_voids_all_arms_is_told_once(full: RunFolder) -> None:
+    with full.ledger() as ledger:
+        keys = {row.arm: row.key for row in ledger.cells()}
+    for arm, share in ((AR, 12), (TREE, 31)):
+        full.block(keys[arm], 4, [Answer(0.1)], "invalid", f"others took {share} % CPU")
+    full.block(keys[TREE], 5, [Answer(0.1)], "invalid", OVERRUN)
+    invalid = [w for w in summarise(full.path).verdict.warnings if "invalid block" in w]
+    assert invalid == ["ar at context 60, concurrency 1: 1 invalid block: others took 12 % CPU"]
+    full.block(keys[TREE], 6, [Answer(0.1)], "invalid", "its own trouble")
+    invalid = [w for w in summarise(full.path).verdict.warnings if "invalid block" in w]
+    assert invalid[1].endswith("1 invalid block: its own trouble")
 
 
 def test_a_block_valid_for_one_arm_only_gives_no_pair(full: RunFolder) -> None:

@@ -2,10 +2,10 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from streams import record
 
 from ddtree.bench.warmup import MAX_BATCHES, WarmUp, batch_s, warm_up
 from ddtree.records.requests import RequestRecord
+from support.streams import record
 
 
 def warmed(times: Sequence[float | None], max_batches: int = MAX_BATCHES) -> WarmUp:

@@ -1,10 +1,10 @@
 import asyncio
 
 import pytest
-from streams import record
 
 from ddtree.endpoint.load import closed_loop
 from ddtree.records.requests import RequestRecord
+from support.streams import record
 
 
 class Server:

@@ -2,8 +2,9 @@
 
 import dataclasses
 import json
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import yaml
 
 from ddtree.bench.cell_summary import Rivals, classes_of, state_of, summarise_cell
+from ddtree.bench.group_parts import OVERRUN
 from ddtree.bench.pairing import Blocks, CellData, busy_slots, failures_of, gather, pairs, speedup
 from ddtree.bench.recommend import recommend
 from ddtree.bench.screening import drift_warnings, sentinels, summarise_screened
@@ -36,6 +38,7 @@ REQUESTS_FILE = "requests.jsonl"
 PROVENANCE_FILE = "provenance.json"
 SUMMARY_FILE = "summary.json"
 TUNING_FILE = "tuning.json"
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True)
@@ -231,13 +234,38 @@ def _newest(rows: Sequence[CellRow]) -> tuple[list[CellRow], tuple[str, ...]]:
 
 
 def _data_warnings(data: Sequence[CellData]) -> list[str]:
-    return [f"{cell.row.place}: {text}" for cell in data for text in _cell_warnings(cell)]
+    """What voids a block voids it for all arms alike: the baseline tells it once."""
+    told = {
+        cell.row.setting: {_kind_of(reason) for reason in cell.invalid_reasons}
+        for cell in data
+        if cell.row.arm.method == "ar"
+    }
+    return [
+        f"{cell.row.place}: {text}"
+        for cell in data
+        for text in _cell_warnings(
+            cell, () if cell.row.arm.method == "ar" else told.get(cell.row.setting, ())
+        )
+    ]
 
 
-def _cell_warnings(cell: CellData) -> Iterator[str]:
-    if cell.invalid_reasons:
-        reasons = "; ".join(f"{r} ({n})" for r, n in Counter(cell.invalid_reasons).items())
-        yield f"{len(cell.invalid_reasons)} invalid blocks: {reasons}"
+def _kind_of(reason: str) -> str:
+    """A reason without its numbers."""
+    return _NUMBER.sub("#", reason)
+
+
+def _cell_warnings(cell: CellData, told: Collection[str]) -> Iterator[str]:
+    """`told` are kinds of reasons to leave out; runs with another limit are no trouble at all."""
+    kinds: dict[str, list[str]] = defaultdict(list)
+    for reason in cell.invalid_reasons:
+        if _kind_of(reason) not in told and reason != OVERRUN:
+            kinds[_kind_of(reason)].append(reason)
+    if kinds:
+        reasons = "; ".join(
+            f"{first}, and {len(more)} alike" if more else first for first, *more in kinds.values()
+        )
+        total = sum(map(len, kinds.values()))
+        yield f"{total} invalid block{'' if total == 1 else 's'}: {reasons}"
     repeated = failures_of(cell.repeated)
     if repeated:
         yield (

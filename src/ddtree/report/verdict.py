@@ -157,7 +157,8 @@ def _why_none(run: Run) -> str:
         total = count(len(speculative), "speculative cell")
         parts.append(f"{unfit} of {total} cannot count.")
     if fit:
-        best = max(fit, key=lambda cell: cell.speedup or 0.0)
+        # A gain that is sure says more than a larger ratio that is not.
+        best = max(fit, key=lambda cell: (cell.is_win, cell.speedup or 0.0))
         gain = "" if best.is_win else ", no gain"
         parts.append(f"The best valid, lossless cell: {best.place}, {_with_interval(best)}{gain}.")
     else:
