@@ -129,7 +129,9 @@ class Killer:
             return
         before = self.lines()
         if kind in ("server", "both"):
-            os.kill(int((self.folder / PID).read_text()), signal.SIGKILL)
+            # Between its death and the next one's start the file names a server that is gone.
+            with suppress(ProcessLookupError):
+                os.kill(int((self.folder / PID).read_text()), signal.SIGKILL)
         if kind in ("client", "both"):
             client.kill()
             client.wait()
