@@ -2,8 +2,7 @@
 
 Both send the text of random token ids, equally many, `concurrency` at a time, to the same server
 with the same baseline arm, in turn and in alternating order, and report in their own words. Of ours
-the request log is summed up by the peer's definitions as well, so that a difference is either in
-the clocks or in the definition:
+the request log is summed up by the peer's definitions, so that what differs is the clocks:
 
 - throughput: all output tokens over the time from the first request to the last one's end. (Our
   reports count the window in which all slots are busy.)
@@ -131,7 +130,7 @@ def measure(
 
 
 def measure_ours(args: argparse.Namespace, url: str, number: int) -> dict[str, float]:
-    """Our client's numbers by the peer's definitions, and by our own."""
+    """Our client's numbers by the peer's definitions."""
     draw = random.Random(number)
     prompts = [
         tuple(draw.randrange(1000, 40000) for _ in range(args.input)) for _ in range(args.requests)
