@@ -1,6 +1,9 @@
 import asyncio
+import time
+from collections.abc import Callable
 
 import pytest
+import uvloop
 
 from ddtree.bench.lag import LagProbe, lag_of
 from support.virtual_time import run_virtual
@@ -19,7 +22,7 @@ def test_percentile_is_the_nearest_rank() -> None:
 
 def test_an_idle_loop_is_not_late() -> None:
     async def work() -> LagProbe:
-        async with LagProbe(0.005) as probe:
+        async with LagProbe(0.005, asyncio.get_running_loop().time) as probe:
             await asyncio.sleep(1.0)
         return probe
 
@@ -33,7 +36,7 @@ def test_an_idle_loop_is_not_late() -> None:
 def test_a_blocked_loop_is_seen(at_the_end: bool) -> None:
     async def work() -> LagProbe:
         loop = asyncio.get_running_loop()
-        async with LagProbe(0.005) as probe:
+        async with LagProbe(0.005, asyncio.get_running_loop().time) as probe:
             await asyncio.sleep(0.1)
             loop._jumps.waited += 0.25  # type: ignore[attr-defined]
             await asyncio.sleep(0.0 if at_the_end else 0.1)
@@ -44,10 +47,38 @@ def test_a_blocked_loop_is_seen(at_the_end: bool) -> None:
     assert 0.24 < lag.p99_s <= 0.25
 
 
-def test_the_probe_ends_with_its_block() -> None:
-    async def work() -> int:
-        async with LagProbe():
-            await asyncio.sleep(0.02)
-        return len(asyncio.all_tasks())
+@pytest.mark.parametrize("at_the_end", [False, True])
+@pytest.mark.parametrize("factory", [None, uvloop.new_event_loop])
+def test_a_callback_that_blocks_a_real_loop_is_seen(
+    factory: Callable[[], asyncio.AbstractEventLoop] | None, at_the_end: bool
+) -> None:
+    async def work() -> LagProbe:
+        async with LagProbe() as probe:
+            await asyncio.sleep(0.03)
+            time.sleep(0.25)
+            if not at_the_end:
+                await asyncio.sleep(0.03)
+        return probe
 
-    assert asyncio.run(work()) == 1
+    with asyncio.Runner(loop_factory=factory) as runner:
+        lag = runner.run(work()).lag
+    assert lag is not None
+    assert lag.p99_s > 0.2
+
+
+def test_the_probe_ends_with_its_block() -> None:
+    ticks = []
+
+    def clock() -> float:
+        ticks.append(None)
+        return time.monotonic()
+
+    async def work() -> int:
+        async with LagProbe(clock=clock):
+            await asyncio.sleep(0.05)
+        ended = len(ticks)
+        await asyncio.sleep(0.05)
+        return len(ticks) - ended
+
+    assert asyncio.run(work()) == 0
+    assert len(ticks) > 1

@@ -156,7 +156,13 @@ def test_step_is_the_servers_own_where_it_tells() -> None:
 
 @pytest.mark.parametrize(
     ("step", "calibration", "valid"),
-    [(0.059, 0.04, True), (0.061, 0.04, False), (None, 0.04, True), (0.06, None, True)],
+    [
+        (0.059, 0.04, True),
+        (0.061, 0.04, False),
+        (None, 0.04, True),
+        (0.06, None, True),
+        (0.06, 0.0, True),
+    ],
 )
 def test_step_limit(step: float | None, calibration: float | None, valid: bool) -> None:
     reason = step_reason(step, calibration)

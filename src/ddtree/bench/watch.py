@@ -111,7 +111,8 @@ def median_step_s(records: Sequence[RequestRecord]) -> float | None:
 
 def step_reason(step_s: float | None, calibration_s: float | None) -> str | None:
     """Why a block is invalid by its baseline's pace; None if it isn't or can't be told."""
-    if step_s is None or calibration_s is None or step_s <= STEP_LIMIT * calibration_s:
+    # A server that sends chunks faster than they are read shows gaps of none: nothing to go by.
+    if step_s is None or not calibration_s or step_s <= STEP_LIMIT * calibration_s:
         return None
     return (
         f"the ar step took {step_s * 1e3:.1f} ms, {step_s / calibration_s:.1f} times its "

@@ -23,7 +23,7 @@ from ddtree.endpoint.calls import (
 from ddtree.endpoint.kinds import Kind, dialect_of
 from ddtree.endpoint.kinds.base import Call
 from ddtree.endpoint.kinds.counters import Counters, parse_counters
-from ddtree.endpoint.listening import ListeningConnector, listen
+from ddtree.endpoint.listening import ListeningConnector, handler_of, listen
 from ddtree.endpoint.sse import SSEParser
 from ddtree.endpoint.stream import StreamState, error_text
 from ddtree.endpoint.tokens import LocalTokenizer
@@ -230,6 +230,7 @@ class ServerClient:
 
         def look() -> None:
             nonlocal timer
+            state.catch_up()
             _, when = self._deadline(state)
             if loop.time() < when:
                 timer = loop.call_at(when, look)
@@ -272,18 +273,21 @@ class ServerClient:
     async def _read(self, response: aiohttp.ClientResponse, state: StreamState) -> None:
         parser = SSEParser()
 
-        def take(chunk: bytes) -> bool:
-            now = time.monotonic()
+        def take(chunk: bytes, at_s: float) -> bool:
             for event in parser.feed(chunk) if chunk else parser.finish():
                 if not state.over:
-                    state.event(event, now)
+                    state.event(event, at_s)
             if not chunk:
-                state.ended(now)
+                state.ended(at_s)
             return bool(chunk) and not state.over
 
+        if (handler := handler_of(response)) is not None:
+            state.catch_up = handler.catch_up
         await listen(response, take)
-        while not state.over and take(await response.content.readany()):
-            pass
+        reading = True
+        while reading and not state.over:
+            chunk = await response.content.readany()
+            reading = take(chunk, time.monotonic())
 
     @property
     def _open(self) -> aiohttp.ClientSession:

@@ -5,6 +5,7 @@ stream is checked here.
 """
 
 import json
+from collections.abc import Callable
 from typing import Any, Protocol, TypeGuard
 
 import orjson
@@ -72,6 +73,8 @@ class StreamState:
         self.counts: list[int] = []
         self.texts: list[str] = []
         self.ids: list[int] = []
+        # Takes what arrived and waits to be read.
+        self.catch_up: Callable[[], None] = lambda: None
         self._kept: tuple[list[str], list[str]] | None = None
         self._prompt = prompt
         self._max_tokens = max_tokens
