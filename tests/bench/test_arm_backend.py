@@ -6,7 +6,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 from aiohttp import web
 from arm_mocks import AR, CHAIN, TREE, arm_spec, blocks_of, group_of, measure, states
@@ -19,6 +18,7 @@ from ddtree.endpoint.config import EndpointConfig
 from ddtree.endpoint.mock import MockServer
 from ddtree.errors import ConfigError, EndpointError
 from ddtree.records import provenance
+from support.processes import nothing_left_running
 
 # Takes SGLang's options and reports them as resolved; whatever else it is given is refused.
 SERVER = """
@@ -44,8 +44,6 @@ asyncio.run(serve_forever(MockScript(), found["port"], talk))
 def test_arms_are_launched_measured_and_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Servers of other tests may live on in this process.
-    before = set(psutil.Process().children(recursive=True))
     monkeypatch.setattr(watch, "STEP_LIMIT", 1e9)
     script = tmp_path / "server.py"
     script.write_text(SERVER)
@@ -56,13 +54,13 @@ def test_arms_are_launched_measured_and_gone(
     spec = arm_spec(arms=(AR, CHAIN), endpoint=endpoint, drafter=str(drafter))
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)}
     backend = LaunchArms(spec, tmp_path, environment)
-    run(measure(tmp_path, spec, [group_of(spec)], backend, Notes()), seconds=60)
+    with nothing_left_running():
+        run(measure(tmp_path, spec, [group_of(spec)], backend, Notes()), seconds=60)
     assert set(states(tmp_path).values()) == {"ok"}
     assert all(len(blocks_of(tmp_path, arm)) == 2 for arm in (AR, CHAIN))
     assert (tmp_path / "logs" / "server-chain.log").read_text() == "started for DFLASH\n"
     # One server for the first block, one for the second.
     assert (tmp_path / "logs" / "server-ar.log").read_text() == "started for None\n" * 2
-    assert not set(psutil.Process().children(recursive=True)) - before
 
 
 def test_what_a_server_is_asked_for(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_an_idle_loop_is_not_late() -> None:
 def test_a_blocked_loop_is_seen(at_the_end: bool) -> None:
     async def work() -> LagProbe:
         loop = asyncio.get_running_loop()
-        async with LagProbe(0.005, asyncio.get_running_loop().time) as probe:
+        async with LagProbe(0.005, loop.time) as probe:
             await asyncio.sleep(0.1)
             loop._jumps.waited += 0.25  # type: ignore[attr-defined]
             await asyncio.sleep(0.0 if at_the_end else 0.1)

@@ -16,6 +16,7 @@ from ddtree.endpoint.client import ServerClient
 from ddtree.endpoint.launch import LaunchPlan, ServerProcess, free_port
 from ddtree.errors import EndpointError
 from ddtree.records.arms import Arm
+from support.processes import nothing_left_running
 
 MOCK = """
 import asyncio, subprocess, sys
@@ -57,8 +58,6 @@ def eventually(check: object, seconds: float = 10.0) -> bool:
 
 
 def test_start_generate_stop_leaves_nothing(tmp_path: Path) -> None:
-    # Servers of other tests may live on in this process.
-    before = set(psutil.Process().children(recursive=True))
     child = "subprocess.Popen(['sleep', '600'], start_new_session=True)"
 
     async def work() -> list[psutil.Process]:
@@ -70,10 +69,10 @@ def test_start_generate_stop_leaves_nothing(tmp_path: Path) -> None:
             assert record.error is None
             return [psutil.Process(server.pid), *family]
 
-    processes = asyncio.run(work())
+    with nothing_left_running():
+        processes = asyncio.run(work())
     assert len(processes) == 2
     assert all(gone(process.pid) for process in processes)
-    assert not set(psutil.Process().children(recursive=True)) - before
 
 
 def test_sigterm_ignored_then_killed(tmp_path: Path) -> None:

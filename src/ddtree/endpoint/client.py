@@ -283,11 +283,9 @@ class ServerClient:
 
         if (handler := handler_of(response)) is not None:
             state.catch_up = handler.catch_up
-        await listen(response, take)
-        reading = True
-        while reading and not state.over:
-            chunk = await response.content.readany()
-            reading = take(chunk, time.monotonic())
+            await listen(handler, response.content, take)
+        while not state.over and take(await response.content.readany(), time.monotonic()):
+            pass
 
     @property
     def _open(self) -> aiohttp.ClientSession:

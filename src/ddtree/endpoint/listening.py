@@ -90,16 +90,16 @@ def handler_of(response: aiohttp.ClientResponse) -> ListeningHandler | None:
     return handler if isinstance(handler, ListeningHandler) else None
 
 
-async def listen(response: aiohttp.ClientResponse, take: Callable[[bytes, float], bool]) -> None:
+async def listen(
+    handler: ListeningHandler,
+    content: aiohttp.StreamReader,
+    take: Callable[[bytes, float], bool],
+) -> None:
     """Hand each arrival of the body to `take`, with its time, until that is False or no more comes.
 
-    `take` may hear of an arrival later than it came. Returns early where the connection can't be
-    listened to, and at the end of the body or of the connection: what is left, an error included,
-    is then read as usual. Raises what `take` raises.
+    `take` may hear of an arrival later than it came. Returns at the end of the body or of the
+    connection: what is left, an error included, is then read as usual. Raises what `take` raises.
     """
-    content, handler = response.content, handler_of(response)
-    if handler is None:
-        return
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def look(at_s: float) -> None:
