@@ -3,8 +3,9 @@
 A case of the self-test (`ddtree bench selftest`): 64 streams of one token each 25.6 ms, out of a
 server process of its own, through the benchmark's client, loop, request log and lag probe. The
 share is the client process's CPU time over wall clock time, scaled from the events a second that
-came to 2,500. `stream` has one long answer a slot; in `steady` an answer has 100 tokens, so
-starting requests and writing their records weighs in. Below 0.1 the client stays out of the
+came to 2,500. `stream` has one long answer a slot and `batch` sends every slot's token at the same
+moment, as servers that batch do; in `steady` an answer has 100 tokens, so starting requests and
+writing their records weighs in. Below 0.1 the client stays out of the
 server's way on a core that they share.
 
     python benchmarks/client_cost.py --out benchmarks/results/HARDWARE/client_cost.json
@@ -36,7 +37,7 @@ def main() -> None:
     args = options.parse_args()
     runs = {
         case: [measure(case, args.concurrency, args.seconds) for _ in range(args.repeats)]
-        for case in ("stream", "steady")
+        for case in ("stream", "batch", "steady")
     }
     shares = {
         case: statistics.median(run["share"] for run in found) for case, found in runs.items()

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from ddtree.bench import gates
 from ddtree.bench.selftest import BIAS_LIMIT, CaseResult, Row, run_selftest
-from ddtree.bench.selftest_cases import CASES, STREAM, plan_case
+from ddtree.bench.selftest_cases import CASES, COSTS, plan_case
 from ddtree.bench.selftest_truth import Sent, Truth
 from ddtree.bench.warmup import AGREEING, MAX_BATCHES, WITHIN
 from ddtree.cli import bench_selftest
@@ -155,13 +155,14 @@ def test_plans_follow_from_their_arguments() -> None:
         assert len(plan.max_tokens) >= 16
         assert all(name.startswith("http_") or name in ERROR_CLASSES for name in case.failures)
     # 64 streams with a step of 25.6 ms: 2,500 events a second.
-    assert plan_case(STREAM.name, 64, 10.0).max_tokens == (1 + round(10 / 0.0256),) * 64
+    for cost in COSTS:
+        assert plan_case(cost.name, 64, 10.0).max_tokens == (1 + round(10 / 0.0256),) * 64
 
 
-def test_the_cost_script_measures_both_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cost_script_measures_its_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
     script = importlib.import_module("client_cost")
-    for case in ("stream", "steady"):
+    for case in ("stream", "batch", "steady"):
         found = script.measure(case, 2, 0.4)
         assert found["events"] > 10
         assert found["share"] == pytest.approx(2500 * found["us_per_event"] / 1e6)

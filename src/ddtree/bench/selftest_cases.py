@@ -81,7 +81,10 @@ CASES: tuple[Case, ...] = (
 
 CASE_NAMES = tuple(case.name for case in CASES)
 
-STREAM = Case("stream", "one answer a slot, as long as the case", MockScript())
+COSTS: tuple[Case, ...] = (
+    Case("stream", "one answer a slot, as long as the case", MockScript()),
+    Case("batch", "the same, and all slots decode in step", MockScript(in_step=True)),
+)
 """No part of the self-test: what the client costs without starting requests."""
 
 
@@ -106,9 +109,9 @@ def plan_case(name: str, concurrency: int, seconds: float) -> Plan:
 
     Lengths are drawn, always the same, so that slots come free at different times.
     """
-    (case,) = [case for case in (*CASES, STREAM) if case.name == name]
+    (case,) = [case for case in (*CASES, *COSTS) if case.name == name]
     draw = random.Random(concurrency)
-    if case == STREAM:
+    if case in COSTS:
         rounds = [max(1, round(seconds / STEP_S))] * concurrency
     elif case.speed:
         mean = min(100.0, max(6.0, seconds / 8 / STEP_S))

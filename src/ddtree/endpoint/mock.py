@@ -24,6 +24,7 @@ from ddtree.endpoint.mock_script import (
     MockAnswer,
     MockScript,
     answer,
+    first_due,
 )
 from ddtree.endpoint.mock_talk import (
     CompletionEvents,
@@ -202,7 +203,8 @@ class MockServer:
         events = self._events(reply, entry)
         for event in events.before():
             await _send(response, event)
-        due = time.monotonic()
+        delay = reply.delays_s[0]
+        due = first_due(self.script, entry.method, time.monotonic(), delay) - delay
         for i, (chunk, delay) in enumerate(zip(reply.chunks, reply.delays_s, strict=True)):
             if i == faults.stall_after_chunks:
                 await asyncio.sleep(3600)

@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,7 +53,8 @@ class MockScript:
     `accepted[method]` is the cycle of draft tokens accepted round by round (a round emits one
     more: the bonus) and `round_s[method]` the seconds a round takes. The first chunk carries the
     token that prefill gives and those of `first_chunk_rounds` rounds, every later one those of
-    `rounds_per_chunk`. With `eos_every` n, one token in n ends the output on average.
+    `rounds_per_chunk`. With `eos_every` n, one token in n ends the output on average. `in_step`
+    decodes as a batch does: chunks leave when the server's clock is a multiple of the round time.
     """
 
     prefill_s: float = 0.0
@@ -63,6 +65,7 @@ class MockScript:
     first_chunk_rounds: int = 0
     rounds_per_chunk: int = 1
     eos_every: int = 0
+    in_step: bool = False
     slots: int = 64
     max_context: int = 8192
     faults: MockFaults = field(default_factory=MockFaults)
@@ -77,6 +80,13 @@ class MockAnswer:
     delays_s: tuple[float, ...]
     finish_reason: str
     stats: dict[str, Any]
+
+
+def first_due(script: MockScript, method: str, now_s: float, delay_s: float) -> float:
+    """When a request's first chunk leaves if it was accepted at `now_s`."""
+    due = now_s + delay_s
+    step = script.round_s.get(method, 0.0)
+    return math.ceil(due / step) * step if script.in_step and step else due
 
 
 def continuation(
