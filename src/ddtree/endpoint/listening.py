@@ -14,8 +14,9 @@ import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
 # Arrivals of one connection that may wait: more would keep the loop from stamping others.
-_MOST_HELD = 16
+_MOST_HELD = 32
 _HELD_BYTES = 4096
+_LAST = b"[DONE]\n\n\r\n"
 
 
 class ListeningHandler(ResponseHandler):
@@ -63,12 +64,15 @@ class ListeningHandler(ResponseHandler):
 
 
 def _can_wait(data: bytes) -> bool:
-    """Whether this is a chunk of whole events, by its end, and not the last or an error."""
+    """Whether this is a chunk of whole events, by its end, and not the last or an error.
+
+    It is asked at every arrival, and `in` looks the whole of it through: hence the one search.
+    """
     return (
         data.endswith(b"\n\n\r\n")
-        and b"[DONE]" not in data
-        and b"error" not in data
+        and not data.endswith(_LAST)
         and len(data) < _HELD_BYTES
+        and b"error" not in data
     )
 
 
