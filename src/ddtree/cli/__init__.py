@@ -10,6 +10,7 @@ import typer
 
 from ddtree.cli.bench import app as bench_app
 from ddtree.cli.doctor import doctor as doctor_command
+from ddtree.cli.evals import app as evals_app
 from ddtree.cli.generate import generate as generate_command
 from ddtree.cli.models import app as models_app
 from ddtree.cli.serve import serve as serve_command
@@ -28,6 +29,7 @@ app.command("verify")(verify_command)
 app.command("doctor")(doctor_command)
 app.add_typer(models_app, name="models")
 app.add_typer(bench_app, name="bench")
+app.add_typer(evals_app, name="eval")
 
 
 def main() -> None:

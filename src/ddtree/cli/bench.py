@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -120,11 +121,21 @@ def plan(
 
 
 @app.command()
-def report(folder: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
+def report(
+    folder: Annotated[Path, typer.Argument(help="Run folder.")],
+    coding: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--eval",
+            help="Folder of a coding evaluation that the page shows as well; repeatable. Those "
+            "inside the run folder are found by themselves.",
+        ),
+    ] = None,
+) -> None:
     """Compute the summary and the page anew from a run's records."""
     from ddtree.bench.summarise import write_summary
 
-    _finish(write_summary(folder), folder)
+    _finish(write_summary(folder), folder, coding or ())
 
 
 def server_settings(threads: int | None) -> dict[str, str]:
@@ -177,11 +188,14 @@ def _humaneval(path: Path | None) -> tuple[str, ...]:
     return humaneval_prompts(cache_dir(), path)
 
 
-def _finish(summary: "RunSummary", folder: Path) -> None:
+def _finish(summary: "RunSummary", folder: Path, coding: Sequence[Path] = ()) -> None:
+    from ddtree.records.evals import EVAL_FILE, read_eval
     from ddtree.report.page import write_report
 
     path = folder / REPORT_FILE
-    write_report(summary, path)
+    inside = sorted(file.parent for file in folder.glob(f"*/{EVAL_FILE}"))
+    found = dict.fromkeys(each.resolve() for each in (*inside, *coding))
+    write_report(summary, path, [read_eval(each / EVAL_FILE) for each in found])
     typer.echo(summary.verdict.headline)
     for warning in summary.verdict.warnings:
         typer.echo(f"warning: {warning}", err=True)

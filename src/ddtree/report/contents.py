@@ -13,11 +13,12 @@ TITLES = {
     "selection": "Choosing",
     "losslessness": "Losslessness",
     "control": "Control",
+    "coding": "Coding",
     "cells": "All cells",
     "provenance": "Provenance",
 }
 """Every section's id and its name in the contents."""
-OPTIONAL = ("crossover", "windows", "selection")
+OPTIONAL = ("crossover", "windows", "selection", "coding")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import json
 import math
 from typing import Any
 
+from ddtree.records.evals import EvalSummary
 from ddtree.records.summary import RunSummary
 
 DIGITS = 6
@@ -27,7 +28,15 @@ def page_data(summary: RunSummary) -> str:
     """
     fields = dataclasses.asdict(summary)
     data = {name: _plain(value, name not in _VERBATIM) for name, value in fields.items()}
-    data |= {name: _fold(data[name]) for name in FOLDED}
+    return _embedded(data | {name: _fold(data[name]) for name in FOLDED})
+
+
+def plain_data(summary: EvalSummary) -> str:
+    """An evaluation's summary in the same way; none of its lists is long enough to be folded."""
+    return _embedded(_plain(json.loads(summary.to_json()), rounded=True))
+
+
+def _embedded(data: dict[str, Any]) -> str:
     text = json.dumps(data, separators=(",", ":"))
     for character, escape in _ESCAPES.items():
         text = text.replace(character, escape)

@@ -92,7 +92,7 @@
     }
     const text = JSON.stringify(data);
     const url = URL.createObjectURL(new Blob([text], { type: "application/json" }));
-    make("a", { href: url, download: "summary.json" }).click();
+    make("a", { href: url, download: button.dataset.file }).click();
     setTimeout(() => URL.revokeObjectURL(url), 1000);
   };
 

@@ -3,20 +3,15 @@
 A small script sorts and filters its tables and saves its data; without it the page is complete.
 """
 
-import base64
-import hashlib
-from importlib.resources import files
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
-from ddtree import __version__
-from ddtree.errors import ConfigError
-from ddtree.records.files import write_atomic
+from ddtree.records.evals import EvalSummary
 from ddtree.records.summary import TIE_BAND, RunSummary
 from ddtree.report.background import METRICS, facts, spec_text
 from ddtree.report.causes import cause_table, tree_table
+from ddtree.report.coding import COLUMNS, coding_view
 from ddtree.report.contents import contents
 from ddtree.report.crossover import MARKS, cross_maps
 from ddtree.report.curves import (
@@ -25,10 +20,10 @@ from ddtree.report.curves import (
     speed_charts,
 )
 from ddtree.report.embed import page_data
+from ddtree.report.frame import render, write_page
 from ddtree.report.grid import detail_note, place_columns
 from ddtree.report.heatmap import heat_maps
 from ddtree.report.nodes import node_charts
-from ddtree.report.numbers import Footnotes
 from ddtree.report.pareto import pareto_fronts
 from ddtree.report.run import Run, arrange
 from ddtree.report.selection import selection
@@ -40,54 +35,42 @@ from ddtree.report.verdict import verdict_view
 from ddtree.report.windows import window_charts
 
 
-def write_report(summary: RunSummary, path: Path) -> None:
-    """Write the report of `summary` to `path`, whole or not at all.
+def write_report(summary: RunSummary, path: Path, evals: Sequence[EvalSummary] = ()) -> None:
+    """Write the report of `summary` to `path`, whole or not at all, with coding evaluations in it.
 
     The folder is made if need be. Raises ConfigError where two cells claim the same arm and
     setting, and where the file can't be written.
     """
-    page = render_report(summary)
-    try:
-        write_atomic(path, page)
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: the report can't be written ({error}); expected a writable folder"
-        ) from error
+    write_page(render_report(summary, evals), path)
 
 
-def render_report(summary: RunSummary) -> str:
-    """The page as text. Every string of `summary` is escaped."""
+def render_report(summary: RunSummary, evals: Sequence[EvalSummary] = ()) -> str:
+    """The page as text. Every string of `summary` and `evals` is escaped."""
     run = arrange(summary)
-    environment = Environment(
-        loader=PackageLoader("ddtree", "report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("template.html").render(
-        footnotes=Footnotes,
-        made_by=__version__,
+    return render(
+        "template.html",
+        title=summary.title,
+        model=summary.model,
         data=page_data(summary),
-        **_script(),
-        **_charts(run),
+        data_file="summary.json",
+        coding=tuple(coding_view(found) for found in evals),
+        coding_columns=COLUMNS,
+        **_charts(run, has_coding=bool(evals)),
         **_tables(run),
     )
 
 
-def _script() -> dict[str, str]:
-    """The page's script, and the hash by which its security policy lets that script alone run."""
-    script = (files("ddtree.report") / "page.js").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return {"script": script, "script_hash": f"sha256-{digest}"}
-
-
-def _charts(run: Run) -> dict[str, Any]:
+def _charts(run: Run, *, has_coding: bool) -> dict[str, Any]:
     looks = assign(run)
     cross, windows, chosen = cross_maps(run), window_charts(run, looks), selection(run)
-    present = {"crossover": cross, "windows": windows.charts.charts, "selection": chosen.parts}
+    present = {
+        "crossover": bool(cross),
+        "windows": bool(windows.charts.charts),
+        "selection": bool(chosen.parts),
+        "coding": has_coding,
+    }
     return {
-        "contents": contents({name for name, parts in present.items() if parts}),
+        "contents": contents({name for name, there in present.items() if there}),
         "cross": cross,
         "marks": MARKS,
         "tie_band": TIE_BAND,

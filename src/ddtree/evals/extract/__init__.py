@@ -1,0 +1,1 @@
+"""From what a model wrote to a program that can be tested; nothing is run to choose."""

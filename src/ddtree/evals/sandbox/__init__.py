@@ -1,0 +1,1 @@
+"""Where untrusted programs run: tiers, their self-test, and verdicts."""

@@ -1,0 +1,1 @@
+"""Problem sets: where they come from, and how their files become tasks."""

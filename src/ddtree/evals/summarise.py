@@ -1,0 +1,185 @@
+"""An evaluation's summary from its folder: graded, compared, and held against its own checks."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ddtree.evals.comparison import GradedSample, evidence, paired, row
+from ddtree.evals.extract.extract import EXTRACTOR
+from ddtree.evals.extract.thinking import ALL_TAGS, FAMILIES, cut_thinking
+from ddtree.evals.generate import Side, answers_of, sides_of
+from ddtree.evals.grade import grade_answers
+from ddtree.evals.lossless import read_grades
+from ddtree.evals.selfcheck import Runner, SelfCheck
+from ddtree.evals.spec import EvalSpec
+from ddtree.evals.speeds import speeds_of
+from ddtree.evals.tasks import Task
+from ddtree.records.evals import EVAL_FILE, EvalRow, EvalSummary, PairedResult
+from ddtree.records.files import write_atomic
+from ddtree.records.requests import RequestRecord
+
+PROVENANCE_FILE = "provenance.json"
+# Answers that may contradict the thinking switch, and that may end at the limit, as shares.
+_AGAINST_SWITCH = 0.05
+_AT_LIMIT = 0.02
+
+Answers = Mapping[tuple[str, int], RequestRecord]
+
+
+@dataclass(frozen=True)
+class Grader:
+    """`run` runs jobs in the sandbox that `sandbox` describes in one line."""
+
+    run: Runner
+    sandbox: str
+    selfcheck: SelfCheck
+
+
+def write_eval(folder: Path, spec: EvalSpec, tasks: Sequence[Task], grader: Grader) -> EvalSummary:
+    """Grade what is on file and keep the summary in the folder."""
+    summary = summarise(folder, spec, tasks, grader)
+    write_atomic(folder / EVAL_FILE, summary.to_json())
+    return summary
+
+
+def summarise(folder: Path, spec: EvalSpec, tasks: Sequence[Task], grader: Grader) -> EvalSummary:
+    """The summary, from the raw answers. ConfigError where an arm has no answer that was graded."""
+    sides = sides_of(spec)
+    answers = [answers_of(folder, side) for side in sides]
+    graded = dict(zip(sides, grade_answers(spec, tasks, answers, grader.run), strict=True))
+    common = _common(graded)
+    results = {
+        side: [s for s in found if (s.task, s.sample) in common] for side, found in graded.items()
+    }
+    grades = read_grades(folder)
+    rows, noise = [], None
+    for side, records in zip(sides, answers, strict=True):
+        against = _against(spec, side, results, grades)
+        if side.again:
+            noise = against
+        else:
+            rows.append(_row(spec, side, results[side], (records, answers[0]), against))
+    summary = EvalSummary(
+        suite=spec.suite,
+        suite_sha256=spec.suite_sha256,
+        model=spec.model,
+        prompting=spec.prompting,
+        sampling=spec.sampling.label,
+        samples=spec.samples,
+        max_tokens=spec.max_tokens,
+        extractor=EXTRACTOR,
+        sandbox=grader.sandbox,
+        selfcheck=grader.selfcheck.line,
+        rows=tuple(rows),
+        noise=noise,
+        problems=_problems(spec, tasks, dict(zip(sides, answers, strict=True)), rows, grader),
+        provenance=_provenance(folder),
+    )
+    return dataclasses.replace(summary, warnings=warnings_of(summary))
+
+
+def _provenance(folder: Path) -> Mapping[str, Any]:
+    path = folder / PROVENANCE_FILE
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+
+
+def _row(
+    spec: EvalSpec,
+    side: Side,
+    samples: Sequence[GradedSample],
+    answers: tuple[Answers, Answers],
+    against: PairedResult | None,
+) -> EvalRow:
+    mine, base = answers
+    speeds = speeds_of(mine.values(), base.values(), spec.concurrency)
+    found = row(side.arm, samples, spec.seed, speeds=speeds, against=against)
+    return dataclasses.replace(found, evidence=evidence(found))
+
+
+def _against(
+    spec: EvalSpec,
+    side: Side,
+    results: Mapping[Side, Sequence[GradedSample]],
+    grades: Mapping[str, str],
+) -> PairedResult | None:
+    baseline = next(iter(results))
+    if side == baseline:
+        return None
+    grade = None if side.again else grades.get(side.arm.label)
+    return paired(results[baseline], results[side], spec.seed, grade)
+
+
+def _common(graded: Mapping[Side, Sequence[GradedSample]]) -> set[tuple[str, int]]:
+    """Answers that every side has."""
+    keys = [{(s.task, s.sample) for s in found} for found in graded.values()]
+    return set.intersection(*keys)
+
+
+def _problems(
+    spec: EvalSpec,
+    tasks: Sequence[Task],
+    answers: Mapping[Side, Answers],
+    rows: Sequence[EvalRow],
+    grader: Grader,
+) -> tuple[str, ...]:
+    """Why the evaluation is not valid."""
+    found = []
+    if not grader.selfcheck.ok:
+        found.append(f"the self-check is not clean: {grader.selfcheck.line}")
+    wanted = len(tasks) * spec.samples
+    for side, records in answers.items():
+        if len(records) != wanted:
+            found.append(f"{side.cell}: {wanted - len(records)} of {wanted} answers are missing")
+        against = sum(_contradicts(spec, record) for record in records.values())
+        if against > _AGAINST_SWITCH * max(1, len(records)):
+            switch = "on" if spec.thinking else "off"
+            found.append(
+                f"{side.cell}: thinking was switched {switch}, and {against} of {len(records)} "
+                "answers contradict that: the server does not pass the switch on"
+            )
+    for arm in rows:
+        errors = arm.outcomes.get("sandbox_error", 0)
+        if errors:
+            found.append(
+                f"{arm.arm.label}: the sandbox failed on {errors} answers; grade them anew"
+            )
+        if arm.paired is not None and arm.paired.method_shift is not None:
+            found.append(
+                f"{arm.arm.label}: extraction found code otherwise than for the baseline: "
+                f"{arm.paired.method_shift}"
+            )
+    return tuple(found)
+
+
+def warnings_of(summary: EvalSummary) -> tuple[str, ...]:
+    """What does not make the evaluation invalid and should be known."""
+    return tuple(
+        f"{row.arm.label}: {row.length_share:.0%} of the answers ended at the limit of "
+        f"{summary.max_tokens} tokens, so that a comparison is of shortened answers"
+        for row in summary.rows
+        if row.length_share > _AT_LIMIT
+    )
+
+
+def _contradicts(spec: EvalSpec, record: RequestRecord) -> bool:
+    """Whether an answer thinks, or doesn't, against the switch."""
+    if spec.thinking is None:
+        return False
+    thought = bool((record.thinking or "").strip()) or _thinks(record.text or "")
+    # Cut off without a tag it may have been in a thinking that the template opened.
+    unknown = spec.thinking and record.finish_reason == "length"
+    return thought != spec.thinking and not unknown
+
+
+def _thinks(text: str) -> bool:
+    """Whether the content itself holds thinking: an empty pair of tags is none."""
+    spoken = cut_thinking(text, ALL_TAGS)
+    if spoken.unclosed or not spoken.thinking_chars:
+        return spoken.unclosed
+    head = text.removesuffix(spoken.text)
+    for tag in (tag for family in FAMILIES for tag in family):
+        head = head.replace(tag, "")
+    return bool(head.strip())

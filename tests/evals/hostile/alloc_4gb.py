@@ -1,0 +1,5 @@
+# expect: memory
+
+
+def solve():
+    return len(b"x" * (4 << 30))

@@ -1,0 +1,6 @@
+# expect: output_limit, memory
+# tests: call
+
+
+def solve():
+    return "x" * (100 << 20)

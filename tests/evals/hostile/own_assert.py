@@ -1,0 +1,8 @@
+# expect: own_assert
+
+
+def solve():
+    return "contained"
+
+
+assert solve() == "something else"

@@ -1,0 +1,5 @@
+# expect: runtime_error
+
+
+def solve():
+    return solve()

@@ -1,0 +1,6 @@
+# expect: killed
+import ctypes
+
+
+def solve():
+    return ctypes.string_at(0)

@@ -1,0 +1,7 @@
+# expect: timeout
+# limits: {"wall_s": 1.0}
+
+
+def solve():
+    while True:
+        pass
