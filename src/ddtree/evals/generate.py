@@ -142,9 +142,10 @@ class Generation:
         self, side: Side, block: int, answers: Sequence[_Answer], log: RequestLog
     ) -> None:
         """One side's answers of a block; failed ones are asked for again."""
-        waiting = list(answers)
+        waiting, rate = list(answers), 0.0
         while waiting:
             records = await self._send(side, block, waiting, log)
+            rate = rate or _tokens_per_s(records)
             failed = [
                 answer
                 for answer, record in zip(waiting, records, strict=True)
@@ -160,7 +161,7 @@ class Generation:
             ]
             if waiting:
                 await self._revive(side, waiting)
-        self.progress.advance(f"{side.cell}, block {block}", len(answers), 0.0)
+        self.progress.advance(f"{side.cell}, block {block}", len(answers), rate)
 
     async def _send(
         self, side: Side, block: int, answers: Sequence[_Answer], log: RequestLog
@@ -188,6 +189,14 @@ class Generation:
         except EndpointError as error:
             self.progress.note(f"starting the server again for {len(failed)} answers: {error}")
             await self.servers.revive(side.arm)
+
+
+def _tokens_per_s(records: Sequence[RequestRecord]) -> float:
+    """All tokens over the whole time, for the eye alone: filling and draining are in it."""
+    ends = [record.end_s for record in records if record.end_s is not None]
+    seconds = max(ends, default=0.0) - min((record.sent_s for record in records), default=0.0)
+    tokens = sum(sum(record.chunk_tokens) for record in records)
+    return tokens / seconds if ends and seconds > 0 else 0.0
 
 
 async def prompts_of(

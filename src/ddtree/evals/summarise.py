@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ddtree.errors import ConfigError
 from ddtree.evals.comparison import GradedSample, evidence, paired, row
 from ddtree.evals.extract.extract import EXTRACTOR
 from ddtree.evals.extract.thinking import ALL_TAGS, FAMILIES, cut_thinking
-from ddtree.evals.generate import Side, answers_of, sides_of
+from ddtree.evals.generate import REQUESTS_FILE, Side, answers_of, sides_of
 from ddtree.evals.grade import grade_answers
 from ddtree.evals.lossless import read_grades
 from ddtree.evals.selfcheck import Runner, SelfCheck
@@ -18,7 +19,7 @@ from ddtree.evals.spec import EvalSpec
 from ddtree.evals.speeds import speeds_of
 from ddtree.evals.tasks import Task
 from ddtree.records.evals import EVAL_FILE, EvalRow, EvalSummary, PairedResult
-from ddtree.records.files import write_atomic
+from ddtree.records.files import read_requests, write_atomic
 from ddtree.records.requests import RequestRecord
 
 PROVENANCE_FILE = "provenance.json"
@@ -49,6 +50,9 @@ def summarise(folder: Path, spec: EvalSpec, tasks: Sequence[Task], grader: Grade
     """The summary, from the raw answers. ConfigError where an arm has no answer that was graded."""
     sides = sides_of(spec)
     answers = [answers_of(folder, side) for side in sides]
+    for side, found in zip(sides, answers, strict=True):
+        if not found:
+            raise ConfigError(_nothing(folder, side))
     graded = dict(zip(sides, grade_answers(spec, tasks, answers, grader.run), strict=True))
     common = _common(graded)
     results = {
@@ -84,6 +88,13 @@ def summarise(folder: Path, spec: EvalSpec, tasks: Sequence[Task], grader: Grade
 def _provenance(folder: Path) -> Mapping[str, Any]:
     path = folder / PROVENANCE_FILE
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+
+
+def _nothing(folder: Path, side: Side) -> str:
+    path = folder / REQUESTS_FILE
+    errors = [r.error for r in read_requests(path) if r.cell == side.cell and r.error]
+    last = f"no request succeeded, the last one: {errors[-1]}" if errors else "nothing was asked"
+    return f"{side.cell}: {last} (see {path})"
 
 
 def _row(

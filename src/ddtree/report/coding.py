@@ -94,9 +94,13 @@ def coding_text(summary: EvalSummary) -> str:
     lines += [f"warning: {warning}" for warning in view.warnings]
     for row in view.rows:
         lines += ["", row.arm]
-        for column, value in zip(COLUMNS, row.values, strict=True):
-            shown = value.why_missing or f"{value.text} {value.note}".rstrip()
-            lines.append(f"  {column.title}: {shown}")
+        lines += [
+            f"  {column.title}: {value.why_missing or f'{value.text} ({value.note})'}".replace(
+                " ()", ""
+            )
+            for column, value in zip(COLUMNS, row.values, strict=True)
+            if value.why_missing != _BASELINE
+        ]
         lines += [f"  Outcomes: {row.outcomes}", f"  Extraction: {row.methods}"]
         lines.append(f"  {row.evidence}")
     if view.noise:
@@ -174,7 +178,10 @@ def _against(found: PairedResult | None) -> tuple[Shown, ...]:
     return (
         Shown(f"{100 * found.difference:+.1f}", interval),
         Shown(f"{100 * excluded:.1f}", "95 %, one-sided"),
-        Shown(f"{found.only_baseline}, {found.only_arm}", f"{found.both} pass with both"),
+        Shown(
+            f"{found.only_baseline} lost, {found.only_arm} won",
+            f"{found.both} pass with both",
+        ),
         number(found.mcnemar_p, 3, ""),
         Shown(f"{found.identical:,} of {found.compared:,}"),
         missing(_NOT_SCORED)
@@ -185,11 +192,14 @@ def _against(found: PairedResult | None) -> tuple[Shown, ...]:
 
 def _speeds(row: EvalRow) -> tuple[Shown, ...]:
     base = row.paired is None
+    drafts = row.arm.method != "ar"
     return (
         percent(row.length_share, 0, ""),
         number(row.tokens_per_s, 1, "never were all requests busy at once"),
         missing(_BASELINE) if base else _ratio(row.speedup),
-        number(row.acceptance_length, 2, "ar drafts nothing" if base else "not reported"),
+        number(row.acceptance_length, 2, "not reported")
+        if drafts
+        else missing("ar drafts nothing"),
     )
 
 
