@@ -121,6 +121,21 @@ def test_prefill_interleave(tmp_path, smollm2):
     assert found["stream_gaps"] > 1
 
 
+def test_extract_cost(tmp_path):
+    result = run("extract_cost.py", tmp_path / "cost.json", "--lines", "800", "--repeats", "1")
+    assert sorted(result["seconds"]) == ["code", "drafts", "prose", "quoted tags"]
+    assert min(result["seconds"].values()) > 0
+
+
+@pytest.mark.sandbox
+def test_reference_grading(tmp_path):
+    result = run("reference_grading.py", tmp_path / "references.json", "--limit", "6")
+    assert sorted(result["tiers"]) == ["bubblewrap", "landlock"]
+    for tier in result["tiers"].values():
+        assert tier["passed"] == 6
+        assert tier["same_at_all_workers"]
+
+
 def test_soak(tmp_path):
     result = run(
         "soak.py", tmp_path / "soak.json", *("--seconds", "60", "--prompts", "10", "--bound", "20")

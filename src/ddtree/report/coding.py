@@ -148,7 +148,7 @@ def _arm(row: EvalRow) -> ArmView:
     return ArmView(
         row.arm.label,
         (_passed(row), *_against(row.paired), *_speeds(row)),
-        _counts(row.outcomes),
+        _outcomes(row),
         _counts(row.methods)
         + (f"; {row.lenient_passed} would pass leniently" if _lenient(row) else ""),
         row.evidence,
@@ -161,9 +161,13 @@ def _lenient(row: EvalRow) -> bool:
 
 def _passed(row: EvalRow) -> Shown:
     rate = row.pass_at[1]
-    notes = [f"{_points(row.interval)}, {row.passed} of {row.samples}"]
-    notes += [f"pass@{k} {100 * value:.1f} %" for k, value in row.pass_at.items() if k != 1]
-    return Shown(f"{100 * rate:.1f} %", ", ".join(notes))
+    return Shown(f"{100 * rate:.1f} %", f"{_points(row.interval)}, {row.passed} of {row.samples}")
+
+
+def _outcomes(row: EvalRow) -> str:
+    """What became of the answers; pass@k before it, where there are samples for it."""
+    more = [f"pass@{k} {100 * value:.1f} %" for k, value in row.pass_at.items() if k != 1]
+    return "; ".join([*more, _counts(row.outcomes)])
 
 
 def _points(interval: Interval) -> str:

@@ -19,6 +19,8 @@ from ddtree.evals.sandbox.probe import TIERS
 from ddtree.evals.tasks import AssertTests, CallTests
 from evals.sandbox.processes import of_uids
 
+pytestmark = pytest.mark.sandbox
+
 FOLDER = Path(__file__).parents[1] / "hostile"
 PROGRAMS = sorted(FOLDER.glob("*.py"))
 TESTS = {

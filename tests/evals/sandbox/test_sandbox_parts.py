@@ -21,6 +21,8 @@ from ddtree.evals.sandbox.slot import UIDS, claim_slot
 from ddtree.evals.sandbox.tier import Place
 from mutations.planting import Mutation, planted
 
+pytestmark = pytest.mark.sandbox
+
 Act = Callable[[Callable[[], object]], object]
 
 

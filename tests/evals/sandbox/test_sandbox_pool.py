@@ -19,6 +19,8 @@ from ddtree.evals.tasks import AssertTests, CallTests, IOCase, StdinTests
 from evals.sandbox.holes import GUARD, RESULTS, RUNNER, Holed
 from evals.sandbox.processes import of_uids, wait_for, workers
 
+pytestmark = pytest.mark.sandbox
+
 CONFINED = ("bubblewrap", "landlock")
 TESTS = AssertTests("assert f() == 1\n")
 RIGHT = Job("def f():\n    return 1\n", TESTS, "f")

@@ -21,6 +21,8 @@ from ddtree.evals.sandbox.probes import PROBES, UNCONFINED, Probe, scene
 from ddtree.evals.sandbox.slot import UIDS
 from evals.sandbox.holes import RUNNER, Holed
 
+pytestmark = pytest.mark.sandbox
+
 BY_NAME = {one.name: one for one in PROBES}
 MAKERS = {
     "variant C": lambda: bubblewrap("C"),

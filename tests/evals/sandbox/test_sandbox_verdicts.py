@@ -13,6 +13,8 @@ from ddtree.evals.sandbox.pool import Sandbox
 from ddtree.evals.sandbox.probe import TIERS
 from ddtree.evals.tasks import AssertTests, CallTests, IOCase, StdinTests, Tests
 
+pytestmark = pytest.mark.sandbox
+
 Run = Callable[..., Verdict]
 
 RIGHT = "def f(x):\n    return x + 1\n"
