@@ -230,7 +230,14 @@ def test_it_survives_the_summary() -> None:
         ("suite", "suite_sha256", "model", "prompting", "sampling", "extractor", "sandbox"), "x"
     )
     summary = EvalSummary(
-        **words, samples=1, max_tokens=9, selfcheck="x", rows=rows, noise=None, problems=()
+        **words,
+        samples=1,
+        max_tokens=9,
+        selfcheck="x",
+        rows=rows,
+        noise=None,
+        problems=(),
+        provenance={},
     )
     assert EvalSummary.from_json(summary.to_json()) == summary
 

@@ -105,7 +105,8 @@ def check_seeds() -> None:
         of_arms = {
             prompting.request_of(spec, asked, SMALL, arm, sample).sampling for arm in spec.arms
         }
-        (drawn,) = of_arms
+        assert len(of_arms) == 1
+        drawn = of_arms.pop()
         assert drawn.temperature == WARM.temperature
         assert drawn.seed is not None
         assert 0 <= drawn.seed < 2**32

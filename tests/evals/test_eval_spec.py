@@ -42,6 +42,10 @@ FULL = {
         ({"prompting": "completion", "thinking": True}, "prompting: a completion has no chat"),
         ({"prompting": "completion", "thinking": False}, "prompting: a completion has no chat"),
         ({"prompting": "completion", "template": (("a", 1),)}, "prompting: a completion has no"),
+        (
+            {"thinking": True, "template": (("enable_thinking", False),)},
+            "template: enable_thinking is what thinking sets",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:

@@ -72,7 +72,8 @@ class Side:
 
 @dataclass(frozen=True)
 class _Answer:
-    """One answer to get, and how often it was tried."""
+    """One answer to get, and how often it was tried; from 1 on where others of its block are on
+    file, since it does not run beside them."""
 
     task: Task
     sample: int
@@ -93,6 +94,11 @@ def answers_of(folder: Path, side: Side) -> dict[tuple[str, int], RequestRecord]
             task, _, sample = record.prompt_id.rpartition("#")
             found[task, int(sample)] = record
     return found
+
+
+def asked_of(folder: Path, side: Side) -> list[RequestRecord]:
+    """Its requests on file in the order they ended, failures included."""
+    return [r for r in read_requests(folder / REQUESTS_FILE) if r.cell == side.cell]
 
 
 def blocks_of(spec: EvalSpec, tasks: Sequence[Task]) -> list[Sequence[Task]]:
@@ -135,6 +141,7 @@ class Generation:
                     on_file = len(block) * self.spec.samples - len(wanted)
                     if on_file:
                         self.progress.advance(f"{side.cell}: on file", on_file, None)
+                        wanted = [replace(answer, attempt=1) for answer in wanted]
                     if wanted:
                         await self._part(side, number, wanted, log)
 
@@ -142,7 +149,7 @@ class Generation:
         self, side: Side, block: int, answers: Sequence[_Answer], log: RequestLog
     ) -> None:
         """One side's answers of a block; failed ones are asked for again."""
-        waiting, rate = list(answers), 0.0
+        waiting, rate, last = list(answers), 0.0, answers[0].attempt + ATTEMPTS - 1
         while waiting:
             records = await self._send(side, block, waiting, log)
             rate = rate or _tokens_per_s(records)
@@ -157,7 +164,7 @@ class Generation:
             waiting = [
                 replace(answer, attempt=answer.attempt + 1)
                 for answer in failed
-                if answer.attempt + 1 < ATTEMPTS
+                if answer.attempt < last
             ]
             if waiting:
                 await self._revive(side, waiting)
@@ -213,7 +220,8 @@ async def prompts_of(
     if client.dialect.kind != "ddtree":
         return prompts
     around = (await client.server_info()).get("chat_format")
-    if around is not None and spec.thinking is None and _opens_thinking(around[1]):
+    open_switch = spec.prompting == "chat" and spec.thinking is None
+    if around is not None and open_switch and _opens_thinking(around[1]):
         raise ConfigError(
             f"thinking: the chat template ends in {around[1][-20:]!r}, so that answers begin in "
             "thinking; switch it on or off"

@@ -46,10 +46,16 @@ async def grade_outputs(
     grades = {}
     for label, answers in sides.items():
         pairs = _pairs(spec, prompts, outputs, answers)
-        found = await grade_cell(pairs, scorer, spec.dtype, control)
-        grades[label] = found.grade
+        try:
+            found = await grade_cell(pairs, scorer, spec.dtype, control)
+        except DDTreeError as error:
+            grades[label] = "unclassified"
+            progress.note(f"grading outputs: {label}: differences stay open: {error}")
+            continue
+        apart = _apart(base, answers, outputs)
+        grades[label] = "unclassified" if apart and found.grade != "not-lossless" else found.grade
         progress.note(
-            f"grading outputs: {label}: {found.grade}, {found.identical} of {found.outputs} "
+            f"grading outputs: {label}: {grades[label]}, {found.identical} of {found.outputs} "
             f"identical, {found.near_ties} near-ties"
         )
     await asyncio.to_thread(write_atomic, folder / GRADES_FILE, json.dumps(grades, indent=1) + "\n")
@@ -91,6 +97,20 @@ def _pairs(
     return pairs
 
 
+def _apart(
+    base: Mapping[Key, RequestRecord],
+    answers: Mapping[Key, RequestRecord],
+    outputs: Mapping[Key, Output | None],
+) -> int:
+    """Answers that differ from the baseline's and can't be compared by token ids."""
+    return sum(
+        key in base
+        and (outputs[key] is None or record.counted != "ids")
+        and record.text != base[key].text
+        for key, record in answers.items()
+    )
+
+
 def _output(
     spec: EvalSpec, prompts: Mapping[str, Prompt], key: Key, record: RequestRecord
 ) -> Output | None:
@@ -104,6 +124,7 @@ def _output(
         record.finish_reason,
         spec.max_tokens,
         sampling_of(spec, *key),
+        stop_strings=spec.prompting == "completion",
     )
 
 

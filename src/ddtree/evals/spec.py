@@ -4,7 +4,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import yaml
 
@@ -53,6 +53,8 @@ class EvalSpec:
             raise ConfigError("arms: the first must be ar, which others are compared with")
         if len(set(self.arms)) != len(self.arms):
             raise ConfigError("arms: one comes twice")
+        if self.prompting not in get_args(Prompting):
+            raise ConfigError(f"prompting: got {self.prompting!r}, expected chat or completion")
         for name in ("samples", "max_tokens", "concurrency"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
@@ -61,6 +63,8 @@ class EvalSpec:
                 f"samples: greedy answers are all the same, got {self.samples} of them; give a "
                 "temperature"
             )
+        if self.thinking is not None and "enable_thinking" in dict(self.template):
+            raise ConfigError("template: enable_thinking is what thinking sets; give one of them")
         if self.prompting == "completion" and (self.template or self.thinking is not None):
             raise ConfigError("prompting: a completion has no chat template to switch thinking in")
 
@@ -115,5 +119,5 @@ def read_spec(folder: Path) -> EvalSpec:
     path = folder / SPEC_FILE
     try:
         return EvalSpec.from_dict(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (OSError, yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(f"{path}: no evaluation can be read there ({error})") from None

@@ -18,12 +18,11 @@ def speeds_of(
     """System throughput (the mean over blocks), the geometric mean of the blocks' ratios to the
     baseline's, and the acceptance length.
 
-    A block that was asked again in part, after a failure or a stop, measures nothing: its requests
-    never ran together.
+    Both are all that was asked for, failures included. A block that was asked again in part, after
+    a failure or a stop, measures nothing: its requests never ran together.
     """
     mine, base = by_block(arm), by_block(baseline)
-    rates = {block: system_tokens_per_s(records, concurrency) for block, records in mine.items()}
-    others = {block: system_tokens_per_s(records, concurrency) for block, records in base.items()}
+    rates, others = _rates(mine, concurrency), _rates(base, concurrency)
     known = {block: rate for block, rate in rates.items() if rate}
     pairs = [(rate, others[block]) for block, rate in known.items() if others.get(block)]
     logs = [math.log(rate / other) for rate, other in pairs if other]
@@ -32,6 +31,15 @@ def speeds_of(
         speedup=math.exp(sum(logs) / len(logs)) if logs else None,
         acceptance_length=length_of(accounts_of(r for records in mine.values() for r in records)),
     )
+
+
+def _rates(blocks: Blocks, concurrency: int) -> dict[int, float | None]:
+    """Of blocks that were asked at one go."""
+    return {
+        block: system_tokens_per_s(records, concurrency)
+        for block, records in blocks.items()
+        if not any(record.attempt or record.error is not None for record in records)
+    }
 
 
 def by_block(records: Iterable[RequestRecord]) -> Blocks:

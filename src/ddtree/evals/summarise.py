@@ -11,7 +11,7 @@ from ddtree.errors import ConfigError
 from ddtree.evals.comparison import GradedSample, evidence, paired, row
 from ddtree.evals.extract.extract import EXTRACTOR
 from ddtree.evals.extract.thinking import ALL_TAGS, FAMILIES, cut_thinking
-from ddtree.evals.generate import REQUESTS_FILE, Side, answers_of, sides_of
+from ddtree.evals.generate import REQUESTS_FILE, Side, answers_of, asked_of, sides_of
 from ddtree.evals.grade import grade_answers
 from ddtree.evals.lossless import read_grades
 from ddtree.evals.selfcheck import Runner, SelfCheck
@@ -59,13 +59,14 @@ def summarise(folder: Path, spec: EvalSpec, tasks: Sequence[Task], grader: Grade
         side: [s for s in found if (s.task, s.sample) in common] for side, found in graded.items()
     }
     grades = read_grades(folder)
+    asked = [asked_of(folder, side) for side in sides]
     rows, noise = [], None
-    for side, records in zip(sides, answers, strict=True):
+    for side, records in zip(sides, asked, strict=True):
         against = _against(spec, side, results, grades)
         if side.again:
             noise = against
         else:
-            rows.append(_row(spec, side, results[side], (records, answers[0]), against))
+            rows.append(_row(spec, side, results[side], (records, asked[0]), against))
     summary = EvalSummary(
         suite=spec.suite,
         suite_sha256=spec.suite_sha256,
@@ -79,7 +80,10 @@ def summarise(folder: Path, spec: EvalSpec, tasks: Sequence[Task], grader: Grade
         selfcheck=grader.selfcheck.line,
         rows=tuple(rows),
         noise=noise,
-        problems=_problems(spec, tasks, dict(zip(sides, answers, strict=True)), rows, grader),
+        problems=(
+            *_problems(spec, tasks, dict(zip(sides, answers, strict=True)), rows, grader),
+            *_sandbox_errors(graded),
+        ),
         provenance=_provenance(folder),
     )
     return dataclasses.replace(summary, warnings=warnings_of(summary))
@@ -101,11 +105,10 @@ def _row(
     spec: EvalSpec,
     side: Side,
     samples: Sequence[GradedSample],
-    answers: tuple[Answers, Answers],
+    asked: tuple[Sequence[RequestRecord], Sequence[RequestRecord]],
     against: PairedResult | None,
 ) -> EvalRow:
-    mine, base = answers
-    speeds = speeds_of(mine.values(), base.values(), spec.concurrency)
+    speeds = speeds_of(*asked, spec.concurrency)
     found = row(side.arm, samples, spec.seed, speeds=speeds, against=against)
     return dataclasses.replace(found, evidence=evidence(found))
 
@@ -152,17 +155,22 @@ def _problems(
                 "answers contradict that: the server does not pass the switch on"
             )
     for arm in rows:
-        errors = arm.outcomes.get("sandbox_error", 0)
-        if errors:
-            found.append(
-                f"{arm.arm.label}: the sandbox failed on {errors} answers; grade them anew"
-            )
         if arm.paired is not None and arm.paired.method_shift is not None:
             found.append(
                 f"{arm.arm.label}: extraction found code otherwise than for the baseline: "
                 f"{arm.paired.method_shift}"
             )
     return tuple(found)
+
+
+def _sandbox_errors(graded: Mapping[Side, Sequence[GradedSample]]) -> list[str]:
+    """Of every side, the second run of the baseline included."""
+    found = []
+    for side, samples in graded.items():
+        errors = sum(not sample.graded for sample in samples)
+        if errors:
+            found.append(f"{side.cell}: the sandbox failed on {errors} answers; grade them anew")
+    return found
 
 
 def warnings_of(summary: EvalSummary) -> tuple[str, ...]:

@@ -130,7 +130,7 @@ def read_eval(path: Path) -> EvalSummary:
     """The summary in a file; ConfigError where there is none that can be read."""
     try:
         return EvalSummary.from_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(f"{path}: no evaluation can be read there ({error})") from None
 
 

@@ -12,7 +12,8 @@ class Output:
 
     `max_tokens` is the limit the request was sent with, `sampling` its sampling, seed included.
     `ranks` has one entry per round: the ranks, among their depth's candidates, of the draft tokens
-    it accepted; None where the server doesn't say.
+    it accepted; None where the server doesn't say. With `stop_strings` the request named some: then
+    the last token of an output that stopped is no sign of an end elsewhere.
     """
 
     prompt: tuple[int, ...]
@@ -21,6 +22,7 @@ class Output:
     max_tokens: int
     sampling: Sampling = field(default_factory=Sampling)
     ranks: tuple[tuple[int, ...], ...] | None = None
+    stop_strings: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def _length_fault(
     if first is None:
         return f"{length} tokens where the baseline has {len(baseline.token_ids)}, equal until then"
     stops = eos_ids
-    if baseline.finish_reason == "stop":
+    if baseline.finish_reason == "stop" and not baseline.stop_strings:
         stops = eos_ids | set(baseline.token_ids[-1:])
     if eos_ids and arm.finish_reason == "stop" and not stops & set(arm.token_ids[-1:]):
         return f"stopped at {length} tokens without a stop token"
