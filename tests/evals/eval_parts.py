@@ -139,6 +139,10 @@ class OneServer:
     spare: ServerClient | None = None
     revived: list[Arm] = field(default_factory=list)
 
+    @property
+    def alone(self) -> bool:
+        return False
+
     async def of(self, arm: Arm) -> Held:
         return Held(self.client)
 
@@ -188,6 +192,8 @@ def ask(
     some: Sequence[Task],
     script: MockScript | None = None,
     prompts: Mapping[str, Prompt] | None = None,
+    *,
+    warm_up: bool = False,
 ) -> Asked:
     """Run the timed part against a fresh mock."""
 
@@ -196,6 +202,8 @@ def ask(
             asked = Asked(folder, server, OneServer(client), Notes())
             sent = ids_of(some) if prompts is None else prompts
             timed = generate.Generation(spec, folder, asked.servers, asked.notes, sent)
+            if not warm_up:
+                timed.warm |= dict.fromkeys(spec.arms, client)
             await timed.run(some)
             return asked
 

@@ -112,6 +112,26 @@ def check_noise_is_a_second_run(tmp_path) -> None:
     assert not {r.sent_s for r in first.values()} & {r.sent_s for r in second.values()}
 
 
+def test_each_arm_warms_a_server_up_once_and_keeps_nothing_of_it(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(generate, "WARM_TOKENS", 2)
+    some, spec = tasks(9), spec_of(noise=True)
+    server = ask(tmp_path, spec, some, warm_up=True).server
+    warming = [entry for entry in server.log if entry.max_tokens == 2]
+    assert Counter(entry.method for entry in warming) == dict.fromkeys(
+        ("ar", "ddtree"), spec.concurrency
+    )
+    for method in ("ar", "ddtree"):
+        mine = [entry.max_tokens for entry in server.log if entry.method == method]
+        assert mine[: spec.concurrency] == [2] * spec.concurrency
+    assert len(log_of(tmp_path)) == 27
+    assert {sum(record.chunk_tokens) for record in log_of(tmp_path)} == {spec.max_tokens}
+
+
+def test_servers_that_stand_alone_are_asked_in_two_blocks() -> None:
+    found = generate.blocks_of(spec_of(), tasks(9), alone=True)
+    assert [len(block) for block in found] == [5, 4]
+
+
 def test_noise_is_a_second_run_of_the_baseline(tmp_path) -> None:
     check_noise_is_a_second_run(tmp_path)
 
@@ -251,7 +271,8 @@ def test_a_dead_server_is_started_again(tmp_path) -> None:
     server, servers = run(work())
     assert servers.revived == [AR]
     assert len([note for note in notes.notes if note.startswith("starting the server again")]) == 1
-    assert len(server.log) == 6
+    # Three answers of each arm, which warmed the fresh server up first.
+    assert Counter(entry.method for entry in server.log) == {"ar": 4, "ddtree": 4}
     assert Counter(r.attempt for r in log_of(tmp_path) if r.error is None) == {0: 3, 1: 3}
 
 

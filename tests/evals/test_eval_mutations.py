@@ -106,9 +106,10 @@ MUTATIONS = (
         GRADE,
         (
             (
-                "        outcome = verdicts[task, answer.program].outcome\n",
-                "        found = verdicts[task, answer.program].outcome\n"
-                '        outcome = "assertion" if found == "sandbox_error" else found\n',
+                "        verdict = verdicts[task, answer.program]\n",
+                "        found = verdicts[task, answer.program]\n"
+                '        lost = found.outcome == "sandbox_error"\n'
+                '        verdict = Verdict("assertion") if lost else found\n',
             ),
         ),
         (grading.check_a_sandbox_error_stays_one, sandbox_errors),

@@ -67,6 +67,20 @@ def folder_of(tmp_path: Path, base: str, tree: str, again: str = "") -> Path:
     return keep(tmp_path, [record for side in sides for record in side])
 
 
+def test_every_sample_is_kept_with_what_became_of_it(tmp_path) -> None:
+    summary_of(folder_of(tmp_path, "ppfp", "pf-p"))
+    lines = (tmp_path / summarise.SAMPLES_FILE).read_text().splitlines()
+    kept = [json.loads(line) for line in lines]
+    assert [(k["cell"], k["task"], k["outcome"]) for k in kept if k["cell"] != "ar"] == [
+        (TREE_CELL, tasks(4)[n].id, outcome)
+        for n, outcome in ((0, "passed"), (1, "assertion"), (3, "passed"))
+    ]
+    assert len(kept) == 7
+    assert set(kept[0]) >= {"method", "flags", "block", "blocks", "thinking_chars", "code_sha256"}
+    assert kept[0]["finish_reason"]
+    assert "text" not in kept[0]
+
+
 def test_rows(tmp_path) -> None:
     summary = summary_of(folder_of(tmp_path, "ppfp", "pfpp"))
     assert [row.arm for row in summary.rows] == [AR, TREE]

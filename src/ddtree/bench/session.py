@@ -191,6 +191,11 @@ class Connection:
             raise EndpointError("the server is stopped: its last start failed, see its log")
         self._server.check_alive()
 
+    @property
+    def alone(self) -> bool:
+        """False: no arm's server ends for another's."""
+        return False
+
     async def of(self, arm: Arm) -> Self:
         """Itself: this server decodes with any arm."""
         return self

@@ -29,7 +29,8 @@ class GradedSample:
 
     `method`, `flags` and `missing` are extraction's. `lenient_passed` means that it passes as it
     is or under the lenient reading. `text` is the raw answer, `token_ids` its tokens where the
-    server gave them.
+    server gave them. `detail` and `seconds` are the sandbox's; the rest is extraction's, as in
+    `Answer`.
     """
 
     task: str
@@ -42,6 +43,12 @@ class GradedSample:
     text: str
     token_ids: tuple[int, ...] | None
     finish_reason: str | None
+    detail: str = ""
+    seconds: float = 0.0
+    blocks: int = 0
+    block: int | None = None
+    thinking_chars: int = 0
+    code_sha256: str | None = None
 
     @property
     def passed(self) -> bool:

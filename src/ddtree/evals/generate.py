@@ -26,6 +26,8 @@ ATTEMPTS = 2
 """How often a request that fails is sent before the evaluation goes on without it."""
 # Tasks of a block by slot: enough that slots are busy together most of the time.
 _WAVES = 4
+WARM_TOKENS = 32
+"""What a slot generates on a fresh server before anything counts."""
 
 
 class Holder(Protocol):
@@ -36,7 +38,10 @@ class Holder(Protocol):
 
 
 class Servers(Protocol):
-    """Where an arm's requests go."""
+    """Where an arm's requests go. `alone` where an arm's server ends when another's starts."""
+
+    @property
+    def alone(self) -> bool: ...
 
     async def of(self, arm: Arm) -> Holder:
         """The server that decodes with this arm; EndpointError without one."""
@@ -101,9 +106,12 @@ def asked_of(folder: Path, side: Side) -> list[RequestRecord]:
     return [r for r in read_requests(folder / REQUESTS_FILE) if r.cell == side.cell]
 
 
-def blocks_of(spec: EvalSpec, tasks: Sequence[Task]) -> list[Sequence[Task]]:
-    """Tasks in the order they are asked."""
-    size = max(1, _WAVES * spec.concurrency // spec.samples)
+def blocks_of(
+    spec: EvalSpec, tasks: Sequence[Task], *, alone: bool = False
+) -> list[Sequence[Task]]:
+    """Tasks in the order they are asked; two blocks where each costs the start of a server."""
+    size = -(-len(tasks) // 2) if alone else _WAVES * spec.concurrency // spec.samples
+    size = max(1, size)
     return [tasks[i : i + size] for i in range(0, len(tasks), size)]
 
 
@@ -123,6 +131,8 @@ class Generation:
         self.servers = servers
         self.progress = progress
         self.prompts = prompts
+        # Clients of servers that each arm has run on.
+        self.warm: dict[Arm, ServerClient] = {}
 
     async def run(self, tasks: Sequence[Task]) -> None:
         """Get every answer that is not on file."""
@@ -130,7 +140,7 @@ class Generation:
         done = {side: set(answers_of(self.folder, side)) for side in sides}
         self.progress.total(len(sides) * len(tasks) * self.spec.samples)
         with RequestLog(self.folder / REQUESTS_FILE) as log:
-            for number, block in enumerate(blocks_of(self.spec, tasks)):
+            for number, block in enumerate(blocks_of(self.spec, tasks, alone=self.servers.alone)):
                 for side in sides[:: -1 if number % 2 else 1]:
                     wanted = [
                         _Answer(task, sample)
@@ -174,6 +184,9 @@ class Generation:
         self, side: Side, block: int, answers: Sequence[_Answer], log: RequestLog
     ) -> Sequence[RequestRecord]:
         client = (await self.servers.of(side.arm)).client
+        if self.warm.get(side.arm) is not client:
+            await self._warm_up(side.arm, client, answers)
+            self.warm[side.arm] = client
 
         async def send(answer: _Answer) -> RequestRecord:
             request = request_of(
@@ -188,6 +201,18 @@ class Generation:
 
         return await closed_loop(answers, self.spec.concurrency, send, finished)
 
+    async def _warm_up(self, arm: Arm, client: ServerClient, answers: Sequence[_Answer]) -> None:
+        """All slots busy for a moment on a fresh server, whose first passes are slow; not kept."""
+        some = [answer.task for answer in answers[: self.spec.concurrency]]
+
+        async def send(task: Task) -> RequestRecord:
+            request = request_of(self.spec, task, self.prompts[task.id], arm, sample=0)
+            return await client.stream_completion(
+                replace(request, max_tokens=min(WARM_TOKENS, self.spec.max_tokens))
+            )
+
+        await closed_loop(some, self.spec.concurrency, send, _forget)
+
     async def _revive(self, side: Side, failed: Sequence[_Answer]) -> None:
         """A fresh server where this one no longer answers; EndpointError without one."""
         client = (await self.servers.of(side.arm)).client
@@ -196,6 +221,10 @@ class Generation:
         except EndpointError as error:
             self.progress.note(f"starting the server again for {len(failed)} answers: {error}")
             await self.servers.revive(side.arm)
+
+
+async def _forget(record: RequestRecord) -> None:
+    """A request that warms up says nothing."""
 
 
 def _tokens_per_s(records: Sequence[RequestRecord]) -> float:

@@ -7,7 +7,7 @@ from ddtree.evals.comparison import GradedSample
 from ddtree.evals.extract.answer import Answer
 from ddtree.evals.extract.extract import complete, extract
 from ddtree.evals.extract.thinking import ALL_TAGS, ThinkingTags
-from ddtree.evals.outcomes import Outcome, Verdict
+from ddtree.evals.outcomes import Verdict
 from ddtree.evals.sandbox.job import Job
 from ddtree.evals.selfcheck import Runner, limits_of
 from ddtree.evals.spec import EvalSpec
@@ -76,19 +76,25 @@ def tags_of(spec: EvalSpec, record: RequestRecord) -> ThinkingTags:
 
 def _graded(read: _Read, verdicts: Mapping[tuple[str, str], Verdict]) -> GradedSample:
     answer, record, task = read.answer, read.record, read.key[0]
-    outcome: Outcome = answer.missing or "no_code"
+    verdict = Verdict(answer.missing or "no_code")
     if answer.program is not None:
-        outcome = verdicts[task, answer.program].outcome
+        verdict = verdicts[task, answer.program]
     lenient = answer.lenient is not None and verdicts[task, answer.lenient].passed
     return GradedSample(
         task=task,
         sample=read.key[1],
-        outcome=outcome,
-        lenient_passed=outcome == "passed" or lenient,
+        outcome=verdict.outcome,
+        lenient_passed=verdict.passed or lenient,
         method=answer.method,
         flags=answer.flags,
         missing=answer.missing,
         text=record.text or "",
         token_ids=record.token_ids if record.counted == "ids" else None,
         finish_reason=record.finish_reason,
+        detail=verdict.detail,
+        seconds=verdict.seconds,
+        blocks=answer.blocks,
+        block=answer.block,
+        thinking_chars=answer.thinking_chars,
+        code_sha256=answer.code_sha256,
     )

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,9 @@ from ddtree.records.files import read_requests, write_atomic
 from ddtree.records.requests import RequestRecord
 
 PROVENANCE_FILE = "provenance.json"
+SAMPLES_FILE = "samples.jsonl"
+"""A line for each graded answer: what became of it, and how its program was found."""
+_RAW = ("text", "token_ids")
 # Answers that may contradict the thinking switch, and that may end at the limit, as shares.
 _AGAINST_SWITCH = 0.05
 _AT_LIMIT = 0.02
@@ -41,19 +44,43 @@ class Grader:
 
 def write_eval(folder: Path, spec: EvalSpec, tasks: Sequence[Task], grader: Grader) -> EvalSummary:
     """Grade what is on file and keep the summary in the folder."""
-    summary = summarise(folder, spec, tasks, grader)
+    graded = grade_folder(folder, spec, tasks, grader)
+    write_atomic(folder / SAMPLES_FILE, "".join(_lines(graded)))
+    summary = summarise(folder, spec, tasks, grader, graded)
     write_atomic(folder / EVAL_FILE, summary.to_json())
     return summary
 
 
-def summarise(folder: Path, spec: EvalSpec, tasks: Sequence[Task], grader: Grader) -> EvalSummary:
-    """The summary, from the raw answers. ConfigError where an arm has no answer that was graded."""
+def grade_folder(
+    folder: Path, spec: EvalSpec, tasks: Sequence[Task], grader: Grader
+) -> dict[Side, list[GradedSample]]:
+    """Every answer on file, graded. ConfigError where an arm has none."""
     sides = sides_of(spec)
     answers = [answers_of(folder, side) for side in sides]
     for side, found in zip(sides, answers, strict=True):
         if not found:
             raise ConfigError(_nothing(folder, side))
-    graded = dict(zip(sides, grade_answers(spec, tasks, answers, grader.run), strict=True))
+    return dict(zip(sides, grade_answers(spec, tasks, answers, grader.run), strict=True))
+
+
+def _lines(graded: Mapping[Side, Sequence[GradedSample]]) -> Iterator[str]:
+    for side, samples in graded.items():
+        for sample in samples:
+            fields = dataclasses.asdict(sample)
+            kept = {name: value for name, value in fields.items() if name not in _RAW}
+            yield json.dumps({"cell": side.cell, **kept}, separators=(",", ":")) + "\n"
+
+
+def summarise(
+    folder: Path,
+    spec: EvalSpec,
+    tasks: Sequence[Task],
+    grader: Grader,
+    graded: Mapping[Side, Sequence[GradedSample]],
+) -> EvalSummary:
+    """The summary of graded answers. ConfigError where none of an arm's was graded."""
+    sides = sides_of(spec)
+    answers = [answers_of(folder, side) for side in sides]
     common = _common(graded)
     results = {
         side: [s for s in found if (s.task, s.sample) in common] for side, found in graded.items()
