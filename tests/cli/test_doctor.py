@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 from ddtree.cli import doctor, machine_checks, model_checks
 from ddtree.cli.checks import Check
 from ddtree.cli.machine_checks import SUPPORTED, SupportedRange
+from ddtree.errors import ConfigError
+from ddtree.evals.sandbox import probe
 from ddtree.models import zoo
 from ddtree.models.conversion import Manifest
 
@@ -190,3 +192,16 @@ def test_drafter_states() -> None:
         check = model_checks.drafter_check(status(drafter=drafter))
         assert check.status == "missing"
         assert "--force-reinstall --no-deps ddtree" in (check.advice or "")
+
+
+def test_a_sandbox_or_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine_checks.sandbox().status == "ok"
+
+    def none() -> None:
+        raise ConfigError("not here")
+
+    monkeypatch.setattr(probe, "TIERS", {"bubblewrap": none, "landlock": none, "plain": none})
+    check = machine_checks.sandbox()
+    assert check.status == "note"
+    assert check.value == "none (bubblewrap: not here; landlock: not here)"
+    assert "apt install bubblewrap" in (check.advice or "")

@@ -14,7 +14,7 @@ from ddtree.cli.paths import cache_dir
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Report versions, hardware, caches and models; exit 1 if something required is missing."""
+    """Report versions, hardware, caches, sandbox and models; exit 1 if something required is missing."""
     checks = collect()
     if as_json:
         typer.echo(json.dumps(as_json_object(checks), indent=2))
@@ -38,6 +38,7 @@ def collect() -> list[Check]:
         machine_checks.cpu_features(),
         machine_checks.omp_waiting(os.environ),
         model_checks.cache_folder(cache),
+        machine_checks.sandbox(),
     ]
     if any(check.status == "missing" for check in packages):
         value = "cores, cuda and models not checked: the packages above come first"

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from ddtree.cli.checks import Check
+from ddtree.errors import ConfigError
 
 CPUINFO = Path("/proc/cpuinfo")
 MINIMUM_PYTHON = (3, 11)
@@ -130,6 +131,22 @@ def cuda() -> Check:
     devices = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     value = ", ".join(f"{each.name} {each.total_memory / 2**30:.0f} GiB" for each in devices)
     return Check("cuda", "ok", f"{value} (CUDA {torch.version.cuda})")
+
+
+def sandbox() -> Check:
+    """What programs of `ddtree eval` can run in; whether it holds is tried when it is used."""
+    from ddtree.evals.sandbox.probe import TIERS
+
+    reasons = []
+    for name, make in TIERS.items():
+        if name == "plain":
+            continue
+        try:
+            return Check("sandbox", "ok", make().label)
+        except ConfigError as error:
+            reasons.append(f"{name}: {error}")
+    advice = "for ddtree eval: apt install bubblewrap, pip install 'ddtree[eval]'"
+    return Check("sandbox", "note", f"none ({'; '.join(reasons)})", advice)
 
 
 def _release(version: str) -> tuple[int, ...]:
