@@ -14,7 +14,9 @@ from ddtree.cli.paths import cache_dir
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Report versions, hardware, caches, sandbox and models; exit 1 if something required is missing."""
+    """Report versions, hardware, caches, sandbox and models; exit 1 if something required is
+    missing.
+    """
     checks = collect()
     if as_json:
         typer.echo(json.dumps(as_json_object(checks), indent=2))
