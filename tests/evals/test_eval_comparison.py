@@ -13,7 +13,7 @@ from ddtree.evals.outcomes import OUTCOMES
 from ddtree.evals.statistics import cluster_interval, wilson
 from ddtree.records.arms import Arm
 from ddtree.records.evals import EvalSummary
-from mutations.planting import Mutation, planted
+from mutations.planting import Mutation, assert_caught
 
 AR, TREE = Arm("ar"), Arm("ddtree", 16, 4)
 FAILED, PASSED = "assertion", "passed"
@@ -302,9 +302,4 @@ MUTATIONS = (
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_planted_bugs_are_caught(mutation: Mutation) -> None:
-    with planted(mutation):
-        for check in mutation.caught_by:
-            with pytest.raises(mutation.error):
-                check()
-        if mutation.harmless_to is not None:
-            mutation.harmless_to()
+    assert_caught(mutation)

@@ -12,7 +12,7 @@ import test_eval_prompting as asking
 import test_eval_speeds as timing
 import test_eval_summarise as summing
 
-from mutations.planting import Mutation, planted
+from mutations.planting import Mutation, assert_caught
 
 
 def in_folder(check: Callable[[Path], None]) -> Callable[[], None]:
@@ -240,9 +240,4 @@ MUTATIONS = (
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_planted_bug_is_seen(mutation: Mutation) -> None:
-    with planted(mutation):
-        for check in mutation.caught_by:
-            with pytest.raises(mutation.error):
-                check()
-        if mutation.harmless_to is not None:
-            mutation.harmless_to()
+    assert_caught(mutation)

@@ -10,7 +10,7 @@ from ddtree.evals import selfcheck as selfcheck_module
 from ddtree.evals.mutants import mutants
 from ddtree.evals.tasks import AssertTests, CallTests, IOCase, StdinTests, Task
 from evals.inline_runner import inline
-from mutations.planting import Mutation, planted
+from mutations.planting import Mutation, assert_caught
 
 LARGEST = Task(
     id="largest",
@@ -253,9 +253,4 @@ MUTATIONS = (
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_planted_bugs_are_caught(mutation: Mutation) -> None:
-    with planted(mutation):
-        for check in mutation.caught_by:
-            with pytest.raises(mutation.error):
-                check()
-        if mutation.harmless_to is not None:
-            mutation.harmless_to()
+    assert_caught(mutation)

@@ -58,3 +58,13 @@ def planted(mutation: Mutation) -> Iterator[None]:
                     if id(value) in swaps:
                         patch.setattr(module, attribute, swaps[id(value)])
         yield
+
+
+def assert_caught(mutation: Mutation) -> None:
+    """With the bug planted its checks fail, and the one that it is harmless to passes."""
+    with planted(mutation):
+        for check in mutation.caught_by:
+            with pytest.raises(mutation.error):
+                check()
+        if mutation.harmless_to is not None:
+            mutation.harmless_to()

@@ -22,7 +22,7 @@ from mutations import (
 from mutations import engine_checks as engine
 from mutations import sampling_checks as sampling
 from mutations import window_checks as windows
-from mutations.planting import planted
+from mutations.planting import assert_caught, planted
 
 MUTATIONS = (
     *core_mutations.TREE_MUTATIONS,
@@ -96,12 +96,7 @@ def test_check_passes(check):
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_planted_bug_is_caught(mutation):
-    with planted(mutation):
-        for check in mutation.caught_by:
-            with pytest.raises(mutation.error):
-                check()
-        if mutation.harmless_to is not None:
-            mutation.harmless_to()
+    assert_caught(mutation)
 
 
 def test_every_check_catches_something():

@@ -5,7 +5,6 @@ key changes with anything that could change its result.
 """
 
 import dataclasses
-import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -250,16 +249,10 @@ class _Run:
 
     def _keep_provenance(self, info: dict[str, Any]) -> Provenance:
         """The first start's provenance stays; each resumption adds its own."""
-        path = self.setup.folder / PROVENANCE_FILE
         now = provenance.collect(
             self.setup.command, {"spec": self.spec.seed}, self.setup.environment
         )
-        entry = now.to_dict() | {"server": info}
-        if path.exists():
-            first = json.loads(path.read_text())
-            first.setdefault("resumed", []).append(entry)
-            entry = first
-        write_atomic(path, json.dumps(entry, indent=1) + "\n")
+        provenance.keep(self.setup.folder / PROVENANCE_FILE, now.to_dict() | {"server": info})
         return now
 
 

@@ -1,7 +1,6 @@
 """One evaluation from its specification to its summary: check, generate, then grade."""
 
 import asyncio
-import json
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -17,8 +16,7 @@ from ddtree.evals.spec import BASELINE, EvalSpec, claim
 from ddtree.evals.summarise import PROVENANCE_FILE, Grader, write_eval
 from ddtree.evals.tasks import Task
 from ddtree.records.evals import EvalSummary
-from ddtree.records.files import write_atomic
-from ddtree.records.provenance import Provenance
+from ddtree.records.provenance import Provenance, keep
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,8 @@ async def _generate(
     """Outputs are compared while the servers still run, since it is they who score them."""
     async with holder as servers:
         client = await _client(servers)
-        await asyncio.to_thread(_keep_provenance, place, await _info(client))
+        entry = place.provenance.to_dict() | {"server": await _info(client)}
+        await asyncio.to_thread(keep, place.folder / PROVENANCE_FILE, entry)
         prompts = await prompts_of(spec, tasks, client)
         generation = Generation(spec, place.folder, servers, place.progress, prompts)
         await generation.run(tasks)
@@ -98,14 +97,3 @@ async def _info(client: ServerClient) -> dict[str, object] | None:
         return await client.server_info()
     except EndpointError:
         return None
-
-
-def _keep_provenance(place: Place, server: dict[str, object] | None) -> None:
-    """The first start's stays; each resumption adds its own."""
-    path = place.folder / PROVENANCE_FILE
-    entry = place.provenance.to_dict() | {"server": server}
-    if path.exists():
-        first = json.loads(path.read_text(encoding="utf-8"))
-        first.setdefault("resumed", []).append(entry)
-        entry = first
-    write_atomic(path, json.dumps(entry, indent=1) + "\n")

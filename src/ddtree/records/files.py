@@ -12,16 +12,16 @@ from ddtree.errors import ConfigError
 from ddtree.records.requests import RequestRecord
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Replace `path` by `text` (UTF-8): after a kill it holds the old text or the new one, whole.
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Replace `path` by `content` (text as UTF-8): after a kill it holds the old or the new, whole.
 
     The folder is made if need be. OSError as from any write; no partial file is left then.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(fd, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         # mkstemp makes files private; this one is for whoever may read the folder.

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import importlib.metadata
+import json
 import os
 import platform
 import pwd
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+from ddtree.records.files import write_atomic
 
 _PACKAGES = ("ddtree", "torch", "transformers", "numpy")
 _GIT_TIMEOUT_S = 10
@@ -79,6 +82,16 @@ def collect(
         seeds=dict(seeds),
         environment={name: _without_home(value) for name, value in environment.items()},
     )
+
+
+def keep(path: Path, entry: dict[str, Any]) -> None:
+    """Write a start's entry; where there is one, the first start's stays and this one, a
+    resumption's, is added to it."""
+    if path.exists():
+        first = json.loads(path.read_text(encoding="utf-8"))
+        first.setdefault("resumed", []).append(entry)
+        entry = first
+    write_atomic(path, json.dumps(entry, indent=1) + "\n")
 
 
 def source_sha256() -> str:

@@ -19,7 +19,7 @@ from ddtree.evals.sandbox.inside import guard
 from ddtree.evals.sandbox.limits import Limits
 from ddtree.evals.sandbox.slot import UIDS, claim_slot
 from ddtree.evals.sandbox.tier import Place
-from mutations.planting import Mutation, planted
+from mutations.planting import Mutation, assert_caught
 
 pytestmark = pytest.mark.sandbox
 
@@ -279,9 +279,4 @@ MUTATIONS = (
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_planted_bugs_are_caught(mutation: Mutation) -> None:
-    with planted(mutation):
-        for check in mutation.caught_by:
-            with pytest.raises(mutation.error):
-                check()
-        if mutation.harmless_to is not None:
-            mutation.harmless_to()
+    assert_caught(mutation)

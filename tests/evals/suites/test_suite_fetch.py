@@ -209,8 +209,8 @@ MUTATIONS = (
         (
             (
                 "        found = _checked(source, data, source.address, source.sha256 or kept)\n"
-                "        _write(path, data)\n",
-                "        _write(path, data)\n"
+                "        write_atomic(path, data)\n",
+                "        write_atomic(path, data)\n"
                 "        found = _checked(source, data, source.address, source.sha256 or kept)\n",
             ),
         ),

@@ -5,8 +5,6 @@ A file is data. Nothing in it is imported or run, and loaders that lie beside it
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,7 +12,7 @@ from pathlib import Path
 
 from ddtree.errors import ConfigError
 from ddtree.evals.suites.sources import FILE_PREFIX, SuiteSource, source_of
-from ddtree.records.files import sync_path, write_atomic
+from ddtree.records.files import write_atomic
 
 Fetch = Callable[[str], bytes]
 """From `SuiteSource.address` to the file's bytes; raises OSError or one of this package's errors
@@ -67,7 +65,7 @@ class SuiteFiles:
             raise ConfigError(_missing(source, path))
         data = _fetched(source, self._fetch)
         found = _checked(source, data, source.address, source.sha256 or kept)
-        _write(path, data)
+        write_atomic(path, data)
         _write_provenance(source, path, found.sha256)
         return found
 
@@ -152,21 +150,3 @@ def _write_provenance(source: SuiteSource, path: Path, digest: str) -> None:
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     write_atomic(_provenance_path(path), json.dumps(provenance, indent=1) + "\n")
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Whole or not at all, whatever kills the process."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        # mkstemp makes files private; this one is for whoever may read the folder.
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    sync_path(path.parent)
