@@ -151,7 +151,8 @@ def check_grades(tmp_path) -> None:
     records = [record for arm in arms for record in answers(arm.label, "pp")]
     folder = keep(tmp_path, records)
     grades = {TREE.label: "near-ties", CHAIN.label: "not-lossless"}
-    (folder / GRADES_FILE).write_text(json.dumps(grades))
+    kept = {cell: {"grade": found, "outputs": 3, "identical": 1} for cell, found in grades.items()}
+    (folder / GRADES_FILE).write_text(json.dumps(kept))
     found = {
         row.arm: row.paired.grade
         for row in summary_of(folder, 2, arms=arms).rows
@@ -364,7 +365,9 @@ def test_answers_at_the_limit_are_named(tmp_path) -> None:
 
 def test_it_can_be_read_back(tmp_path) -> None:
     folder = folder_of(tmp_path, "ppfp", "pfp-", again="pppp")
-    (folder / GRADES_FILE).write_text(json.dumps({TREE.label: "near-ties"}))
+    (folder / GRADES_FILE).write_text(
+        json.dumps({TREE.label: {"grade": "near-ties", "outputs": 2, "identical": 1}})
+    )
     summary = summary_of(folder, noise=True)
     assert summary.problems
     assert read_eval(folder / EVAL_FILE) == summary

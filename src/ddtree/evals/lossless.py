@@ -1,6 +1,7 @@
 """Outputs that differ from the baseline's, scored by the server token by token."""
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,11 +9,12 @@ from pathlib import Path
 from ddtree.endpoint.calls import Prompt
 from ddtree.endpoint.client import ServerClient
 from ddtree.errors import DDTreeError
-from ddtree.evals.generate import Progress, Side, answers_of
+from ddtree.evals.generate import Progress, Side, answers_of, sides_of
 from ddtree.evals.prompting import sampling_of
 from ddtree.evals.spec import BASELINE, EvalSpec
 from ddtree.records.files import write_atomic
 from ddtree.records.requests import RequestRecord
+from ddtree.records.summary import Losslessness
 from ddtree.verify.control import ControlResult, run_control
 from ddtree.verify.endpoint_source import EndpointSource
 from ddtree.verify.grade import grade_cell
@@ -33,32 +35,38 @@ async def grade_outputs(
     prompts: Mapping[str, Prompt],
     progress: Progress,
 ) -> None:
-    """Grade each arm against the baseline and keep the grades.
+    """Grade each arm against the baseline and keep how; the baseline's second run as well, which
+    says what its own batches move.
 
     Answers without token ids stay unclassified unless they are identical, and so do all where the
     server can't score: `progress` is told why.
     """
     base = answers_of(folder, Side(BASELINE))
-    sides = {arm.label: answers_of(folder, Side(arm)) for arm in spec.arms[1:]}
+    sides = {side.cell: answers_of(folder, side) for side in sides_of(spec)[1:]}
     outputs = {key: _output(spec, prompts, key, record) for key, record in base.items()}
     some = [output for output in outputs.values() if output is not None][:_CONTROL_OUTPUTS]
     scorer, control = await _control(spec, some, client, progress)
-    grades = {}
+    grades: dict[str, Losslessness] = {}
     for label, answers in sides.items():
         pairs = _pairs(spec, prompts, outputs, answers)
         try:
             found = await grade_cell(pairs, scorer, spec.dtype, control)
         except DDTreeError as error:
-            grades[label] = "unclassified"
+            grades[label] = Losslessness("unclassified", len(answers), 0)
             progress.note(f"grading outputs: {label}: differences stay open: {error}")
             continue
         apart = _apart(base, answers, outputs)
-        grades[label] = "unclassified" if apart and found.grade != "not-lossless" else found.grade
+        if apart and found.grade != "not-lossless":
+            found = dataclasses.replace(found, grade="unclassified")
+        grades[label] = found
         progress.note(
-            f"grading outputs: {label}: {grades[label]}, {found.identical} of {found.outputs} "
+            f"grading outputs: {label}: {found.grade}, {found.identical} of {found.outputs} "
             f"identical, {found.near_ties} near-ties"
         )
-    await asyncio.to_thread(write_atomic, folder / GRADES_FILE, json.dumps(grades, indent=1) + "\n")
+    text = json.dumps(
+        {label: dataclasses.asdict(found) for label, found in grades.items()}, indent=1
+    )
+    await asyncio.to_thread(write_atomic, folder / GRADES_FILE, text + "\n")
 
 
 async def _control(
@@ -77,10 +85,12 @@ async def _control(
         return None, None
 
 
-def read_grades(folder: Path) -> dict[str, str]:
-    """Grades by arm's label; empty before they were made."""
+def read_grades(folder: Path) -> dict[str, Losslessness]:
+    """How each side's outputs compare with the baseline's, by cell; empty before they were made."""
     path = folder / GRADES_FILE
-    return dict(json.loads(path.read_text())) if path.exists() else {}
+    if not path.exists():
+        return {}
+    return {cell: Losslessness(**found) for cell, found in json.loads(path.read_text()).items()}
 
 
 def _pairs(
@@ -126,12 +136,3 @@ def _output(
         sampling_of(spec, *key),
         stop_strings=spec.prompting == "completion",
     )
-
-
-def missing(spec: EvalSpec, grades: Mapping[str, str]) -> Sequence[str]:
-    """Arms that were not graded, or only in part."""
-    return [
-        arm.label
-        for arm in spec.arms[1:]
-        if grades.get(arm.label, "unclassified") == "unclassified"
-    ]

@@ -21,6 +21,7 @@ from ddtree.evals.tasks import Task
 from ddtree.records.evals import EVAL_FILE, EvalRow, EvalSummary, PairedResult
 from ddtree.records.files import read_requests, write_atomic
 from ddtree.records.requests import RequestRecord
+from ddtree.records.summary import Losslessness
 
 PROVENANCE_FILE = "provenance.json"
 SAMPLES_FILE = "samples.jsonl"
@@ -144,13 +145,13 @@ def _against(
     spec: EvalSpec,
     side: Side,
     results: Mapping[Side, Sequence[GradedSample]],
-    grades: Mapping[str, str],
+    grades: Mapping[str, Losslessness],
 ) -> PairedResult | None:
     baseline = next(iter(results))
     if side == baseline:
         return None
-    grade = None if side.again else grades.get(side.arm.label)
-    return paired(results[baseline], results[side], spec.seed, grade)
+    found = grades.get(side.cell)
+    return paired(results[baseline], results[side], spec.seed, found.grade if found else None)
 
 
 def _common(graded: Mapping[Side, Sequence[GradedSample]]) -> set[tuple[str, int]]:

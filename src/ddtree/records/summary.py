@@ -47,7 +47,8 @@ class Losslessness:
     `control_rows` rows: what the target's arithmetic alone moves. Gaps are in bf16 ULPs. Of the
     `tokens` that were compared `near_tie_tokens` are near-ties by themselves; `near_tie_excess` of
     them are more than the control's flips explain, and as many outputs count as suspects;
-    `tie_excess` exact ties are, and as many outputs count as bugs.
+    `tie_excess` exact ties are, and as many outputs count as bugs. `reproduced` tokens lay beyond
+    what the control explains until the target alone was seen to choose them.
     """
 
     grade: Grade
@@ -66,6 +67,7 @@ class Losslessness:
     near_tie_excess: int = 0
     filter_edges: int = 0
     tie_excess: int = 0
+    reproduced: int = 0
 
 
 @dataclass(frozen=True)

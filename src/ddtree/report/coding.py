@@ -224,7 +224,14 @@ def _noise(found: PairedResult | None) -> str:
         f"Noise: the baseline run twice gave {found.identical} of {found.compared} identical "
         f"outputs; {found.only_baseline} tasks passed the first time alone and {found.only_arm} "
         f"the second, a difference of {fixed(100 * found.difference, 1)} points without any "
-        "drafter."
+        f"drafter.{_own_grade(found)}"
+    )
+
+
+def _own_grade(found: PairedResult) -> str:
+    """How the baseline's second run is graded, by the measure of the arms."""
+    return (
+        "" if found.grade is None else f" By the measure of the arms: {GRADE_WORDS[found.grade]}."
     )
 
 

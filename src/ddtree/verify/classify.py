@@ -31,6 +31,7 @@ class Finding:
     bfloat16, whatever the model's dtype, so that gaps of all runs compare. A `filter-edge` is a
     token that rounding can move across the edge of what top_k, top_p or min_p keep, `gap` then
     being against the tokens that can't be moved. `filtered`: a filter drops the token, by far.
+    `reproduced`: a near-tie because the target alone was seen to choose the token.
     """
 
     index: int
@@ -42,6 +43,7 @@ class Finding:
     verdict: Class
     of_baseline: bool = False
     filtered: bool = False
+    reproduced: bool = False
 
 
 def ulp(value: float, dtype: str) -> float:

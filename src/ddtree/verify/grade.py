@@ -7,6 +7,7 @@ Outputs that differ are scored whole, token by token, by one-row decoding of the
 first difference each token is judged on the arm's own prefix, so that one tie hides no later
 fault. What the arithmetic alone moves comes from a control without a drafter: the baseline's
 prefixes, one row against `budget + 1` rows per pass. It bounds each gap and the rate of near-ties.
+What lies beyond it is a suspect unless the target alone can be seen to choose the same token.
 """
 
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from ddtree.verify.classify import EXPLAINED, Finding, judge
 from ddtree.verify.control import ControlResult
 from ddtree.verify.outputs import Comparison, Output, compare
 from ddtree.verify.rate import near_tie_rate, tie_rate
+from ddtree.verify.reproduce import reproduce
 from ddtree.verify.scoring import Position, Scorer
 
 OutputClass = Literal[
@@ -88,6 +90,7 @@ async def grade_output(
         # Both outputs left the reference here, or the baseline alone did.
         findings.append(judge(first, positions[first], other, tolerance, dtype, baseline=True))
     findings.sort(key=lambda finding: finding.index)
+    findings = await reproduce(findings, arm, scorer)
     return OutputGrade(_worst(findings), comparison, tuple(findings), len(arm.token_ids))
 
 
@@ -102,6 +105,7 @@ async def grade_baseline_output(
     if not all(position.has_scores for position in positions):
         return OutputGrade("unclassified", same)
     findings = _findings(positions, control.tolerance if control else 0.0, dtype)
+    findings = await reproduce(findings, baseline, scorer)
     return OutputGrade(_worst(findings), same, tuple(findings), len(baseline.token_ids))
 
 
@@ -166,6 +170,7 @@ def summarise_grades(grades: Sequence[OutputGrade], control: ControlResult | Non
         tokens=rate.tokens,
         near_tie_tokens=rate.near_ties,
         near_tie_excess=rate.excess,
+        reproduced=sum(f.reproduced for grade in grades for f in grade.findings),
         filter_edges=min(verdicts.count("filter-edge"), explained - moved),
         tie_excess=ties.excess,
     )
