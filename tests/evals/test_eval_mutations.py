@@ -183,7 +183,7 @@ MUTATIONS = (
     Mutation(
         "the first arm's grade for all",
         SUMMARISE,
-        (("grades.get(side.arm.label)", "next(iter(grades.values()), None)"),),
+        (("grades.get(side.cell)", "next(iter(grades.values()), None)"),),
         (own_grades,),
         noise,
     ),
