@@ -65,6 +65,10 @@ def test_where_the_text_ends_changes_no_token():
     assert sampling.to_request() == {"temperature": 0.0, "stop_token_ids": [5, 6]}
 
 
+def test_a_label_counts_what_would_make_it_long():
+    assert Sampling(bad_words=tuple("abcde")).label == "greedy bad_words=[5]"
+
+
 def test_keep_all_has_one_spelling():
     assert Sampling(0.7, top_k=-1) == Sampling(0.7, top_k=0)
 

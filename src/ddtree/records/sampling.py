@@ -6,6 +6,9 @@ from typing import Any, Self
 from ddtree.errors import ConfigError
 from ddtree.records.sampling_limits import BIAS, TOKEN_ID, Limit, problems
 
+# Values of a field that a label spells out.
+_LISTED = 4
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -86,8 +89,11 @@ def _check(name: str, limit: Limit, value: object) -> None:
 
 
 def _short(value: object) -> str:
-    """A number as it is, a text quoted, several with commas, a bias as token:value."""
+    """A number as it is, a text quoted, a bias as token:value; a few with commas, many counted."""
     if isinstance(value, tuple):
-        pairs = value and isinstance(value[0], tuple)
-        return ",".join(f"{one[0]}:{one[1]:g}" if pairs else _short(one) for one in value)
+        if len(value) > _LISTED:
+            return f"[{len(value)}]"
+        return ",".join(
+            f"{one[0]}:{one[1]:g}" if isinstance(one, tuple) else _short(one) for one in value
+        )
     return f"{value:g}" if isinstance(value, int | float) else repr(value)
