@@ -113,7 +113,8 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--temperatures", default="0.3,0.6,1.0")
     options.add_argument(
         "--others",
-        default="1.3:1:0,1:0.95:0,1:0.9:0,1:1:50,0.6:0.95:0,0.6:1:50,0.7:0.8:0,0.7:0.8:20",
+        default="1.3:1:0,1:0.95:0,1:0.9:0,1:1:50,0.6:0.95:0,0.6:1:50,0.7:0.8:0,0.7:0.8:20,"
+        "0.45:1:0,0.7:1:0,0.8:1:0,0.7:0.95:0",
         help="temperature:top_p:top_k that nothing was fitted for",
     )
     options.add_argument("--other-prompts", type=int, default=8)

@@ -4,7 +4,8 @@ HumanEval's prompts at several temperatures with top_p; each prompt has a seed o
 decodes them one at a time. Each tree decodes them one at a time as well, and then in batches of
 eight, half of whose members sample otherwise (greedy, no filter, top_k, penalties). Where ids part
 the perturbed gap (logits plus temperature times noise, by one-row decoding) at the first
-divergence is noted: under 1e-3 it is float32 noise between one row and many.
+divergence is noted: under 1e-3 it is float32 noise between one row and many. `coupled_drafting`
+says whether the drafter has a calibration, `coupled` whether a cell's trees looked at the noise.
 
     python benchmarks/sampled_exactness.py --out benchmarks/results/HARDWARE/sampled_exactness.json
 """
@@ -56,6 +57,7 @@ def main() -> None:
                     "budget": budget,
                     "topk": args.topk,
                     "how": how,
+                    "coupled": engine.drafting.weights_for(samplings[0]) is not None,
                     **cells[-1],
                 }
                 progress(f"{time.monotonic() - start:7.0f} s", cells[-1])
@@ -69,6 +71,7 @@ def main() -> None:
             "passed": worst < GAP,
             "prompt_tokens": [len(p) for p in prompts],
             "tokens": args.tokens,
+            "coupled_drafting": engine.coupled_drafting,
             "cells": cells,
         },
     )

@@ -51,6 +51,8 @@ def test_sampled_exactness(tmp_path, smollm2):
     assert result["passed"]
     assert [c["how"] for c in result["cells"]] == ["alone", "batched"]
     assert all(c["outputs"] == 3 for c in result["cells"])
+    assert result["coupled_drafting"]
+    assert all(c["coupled"] for c in result["cells"])
 
 
 @pytest.mark.model

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ddtree.cli import main
-from ddtree.cli.verify import table
+from ddtree.cli.verify_table import table
 from ddtree.verify.report import VerifyReport
 
 
@@ -50,7 +50,17 @@ def test_smollm2_is_lossless(smollm2, capsys, monkeypatch, tmp_path):
         (("--prompts", "/nonexistent"), "can't be read"),
         (("--draft-window", "wide"), "--draft-window"),
         (("--url", "http://127.0.0.1:9"), "127.0.0.1:9"),
-        (("--url", "http://127.0.0.1:9", "--dtype", "float32"), "--dtype"),
+        (("--url", "http://127.0.0.1:9", "--device", "cuda"), "--device"),
+        (("--url", "http://127.0.0.1:9", "--kind", "tgi"), "--kind"),
+        (("--url", "http://127.0.0.1:9", "--kind", "vllm"), "--baseline-url"),
+        (("--url", "http://127.0.0.1:9", "--baseline-url", "http://127.0.0.1:9"), "as well"),
+        (("--kind", "vllm"), "--url"),
+        (("--logit-bias", "5:1"), "--logit-bias"),
+        (("--logit-bias", "5=200"), "logit_bias[5]: got 200"),
+        (("--bad-word", ""), "bad_words"),
+        (("--min-tokens", "-1"), "min_tokens"),
+        (("--stop-token-id", "-1"), "stop_token_ids"),
+        (("--temperature", "inf"), "got inf, expected a finite number of at least 0"),
         (("--temperature", "0", "--top-p", "0.5"), "--top-p"),
     ],
 )

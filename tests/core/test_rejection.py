@@ -1,6 +1,7 @@
 """Drawing and walking has the law of recursive rejection over siblings, and both the target's."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -20,33 +21,31 @@ from ddtree.core.rejection import RandomChance
 from ddtree.engine import SamplingParams
 from support.law import assert_drawn_from, joint_law
 
-SMALL, LARGE = shapes(3, 4), shapes(5, 4)
+TREES = {vocab: shapes(vocab, 4) for vocab in (3, 4, 5)}
+PARTS = 4  # of the trees over a vocabulary, so that processes share them
 ODDS = 1e-6  # of a false alarm, had the fixed seeds been drawn at random
 
 
 def test_enumeration_is_complete():
     """Closed sets of n words over V letters are V-ary trees of n + 1 nodes (Fuss, Catalan)."""
-    assert len(SMALL) == 1 + 3 + 12 + 55 + 273
-    assert len(LARGE) == 1 + 5 + 35 + 285 + 2530
+    for vocab, trees in TREES.items():
+        counts = [math.comb(vocab * (n + 1), n) // (n + 1) for n in range(5)]
+        assert len(trees) == sum(counts)
+    assert len(TREES[5]) == 1 + 5 + 35 + 285 + 2530
     coins = dict.fromkeys(itertools.product((False, True), repeat=3), 0.0)
     for made, weight in outcomes(lambda chance: tuple(chance.accepts(0.25) for _ in range(3))):
         coins[made] += weight
     assert coins == {made: 0.25 ** sum(made) * 0.75 ** (3 - sum(made)) for made in coins}
 
 
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("holes", [False, True])
-def test_all_small_trees(holes):
-    for seed, nodes in enumerate(SMALL):
-        rows = random_rows(len(nodes) + 1, 3, seed, holes)
-        check_walk_law(nodes, rows)
-        check_rejection_law(nodes, rows)
-
-
-@pytest.mark.parametrize("holes", [False, True])
-def test_trees_over_five_tokens(holes):
-    """Every 20th: all would take minutes."""
-    for seed, nodes in enumerate(LARGE[holes::20]):
-        rows = random_rows(len(nodes) + 1, 5, seed, holes)
+@pytest.mark.parametrize("vocab", TREES)
+def test_all_trees(vocab, holes, part):
+    """Every tree of up to four nodes over three, four and five tokens."""
+    for seed in range(part, len(TREES[vocab]), PARTS):
+        nodes = TREES[vocab][seed]
+        rows = random_rows(len(nodes) + 1, vocab, seed, holes)
         check_walk_law(nodes, rows)
         check_rejection_law(nodes, rows)
 

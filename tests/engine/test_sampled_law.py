@@ -14,6 +14,7 @@ import torch
 
 from ddtree.core import empty_tree
 from ddtree.engine import Engine, EngineConfig, SamplingParams, Speculation, choosing
+from ddtree.models.coupling_file import Calibration, DepthWeights
 from mutations.planting import Mutation, planted
 from support.law import assert_drawn_from, edited_row, joint_law, processed
 from support.tiny import tiny_drafter, tiny_target
@@ -23,6 +24,7 @@ PROMPT = (4, 1, 0, 2)
 SEEDS, AT_ONCE = 800, 1600  # draws for each setting; requests in one batch
 ODDS = 1e-6
 WALK = "ddtree.core.walk"
+TREE = Speculation("ddtree", 8, 4)
 
 SETTINGS = (
     {"temperature": 0.5},
@@ -96,10 +98,12 @@ class Prefilled:
     length: int = 0
 
 
-def draw(settings, propose, speculation):
+def draw(settings, propose, speculation, calibration=None):
     """(LENGTH tokens, setting) of requests with seeds of their own, many in a batch."""
     config = EngineConfig(slots=AT_ONCE, max_context=16, max_budget=8, max_topk=4)
-    engine = Engine(target(), tiny_drafter(target()), config)
+    drafter = tiny_drafter(target())
+    drafter.calibration = calibration
+    engine = Engine(target(), drafter, config)
     engine.drafting.draft = lambda requests: torch.stack(
         [propose_once(propose, tuple(r.output)) for r in requests]
     )
@@ -120,6 +124,7 @@ def draw(settings, propose, speculation):
             engine.make_request(PROMPT, one, speculation) for one in every[start : start + AT_ONCE]
         ]
         decode(engine, requests, first)
+        assert (engine.drafting.coupling(requests) is None) == (calibration is None)
         drawn += [(*r.output, *(-1,) * (LENGTH - len(r.output))) for r in requests]
     return [drawn[number :: len(settings)] for number in range(len(settings))]
 
@@ -149,9 +154,9 @@ def decode(engine, requests, first):
             request.take(kept)
 
 
-def check_law(settings, propose):
+def check_law(settings, propose, speculation=TREE, calibration=None):
     """Every setting's draws against its law."""
-    drawn = draw(settings, propose, Speculation("ddtree", 8, 4))
+    drawn = draw(settings, propose, speculation, calibration)
     for one, samples in zip(settings, drawn, strict=True):
         assert_drawn_from(samples, law_of(SamplingParams(LENGTH, **one)), ODDS / len(settings))
 
@@ -159,6 +164,21 @@ def check_law(settings, propose):
 @pytest.mark.parametrize("propose", [likely, unlikely])
 def test_the_law_of_three_tokens_is_the_target_s(propose):
     check_law(SETTINGS, propose)
+
+
+def check_coupled_law(propose):
+    """Narrow trees whose tokens the noise decides: with the drafter's logits the target's own, the
+    first candidate is the draw itself."""
+    weights = DepthWeights((1.0,) * DEPTH, (1.0,) * DEPTH, (0.0,) * DEPTH)
+    calibration = Calibration((0.5,), (weights,))
+    settings = ({"temperature": 1.0}, {"temperature": 1.5}, {"temperature": 0.7, "top_p": 0.95})
+    check_law(settings, propose, Speculation("ddtree", 3, 2), calibration)
+
+
+@pytest.mark.parametrize("propose", [likely, unlikely])
+def test_the_law_is_the_target_s_where_trees_look_at_the_noise(propose):
+    """Over seeds, not given the tree."""
+    check_coupled_law(propose)
 
 
 def test_the_laws_are_worth_testing():
@@ -186,7 +206,11 @@ BIASED = (
                 "        fits &= tree.tokens[going] == drawn[:, None]\n",
             ),
         ),
-        (lambda: check_law(SETTINGS[:2], likely), lambda: check_law(SETTINGS[:2], unlikely)),
+        (
+            lambda: check_law(SETTINGS[:2], likely),
+            lambda: check_law(SETTINGS[:2], unlikely),
+            lambda: check_coupled_law(unlikely),
+        ),
     ),
     Mutation(
         "greedy below the root",

@@ -1,6 +1,7 @@
 """The losslessness procedure over HTTP."""
 
 import asyncio
+import contextlib
 import json
 from dataclasses import replace
 
@@ -102,3 +103,25 @@ def test_a_server_that_is_no_ddtree_server(tiny, capsys, monkeypatch):
     code, shown = run_command(capsys, monkeypatch, "--url", tiny.url)
     assert code == 1
     assert "names no dtype" in shown.err
+
+
+@pytest.mark.parametrize(("fault", "status"), [(None, 0), (SEED_IGNORED, 3)])
+def test_the_command_s_exit_status(tiny, capsys, monkeypatch, tmp_path, fault, status):
+    """End to end: the line of arguments, HTTP, scores, the verdict."""
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('"hello w"\n"abab"\n')
+    options = ("--url", tiny.url, "--dtype", "float64", "--prompts", str(prompts))
+    options += ("--budget", "8", "--concurrency", "2", "--max-tokens", "12", "--seed", "3")
+    options += ("--temperature", "0.9", "--top-p", "0.9", "--logit-bias", "97=3")
+    options += ("--bad-word", "b", "--min-tokens", "4", "--stop-token-id", "98", "--json")
+    with planted(fault) if fault else contextlib.nullcontext():
+        code, shown = run_command(capsys, monkeypatch, *options)
+    found = json.loads(shown.out)
+    assert (code, found["exit_status"]) == (status, status)
+    assert found["headline"].startswith("NOT lossless" if fault else "lossless: exact")
+    (result,) = found["results"]
+    assert (result["sampling"]["logit_bias"], result["sampling"]["bad_words"]) == (
+        [[97, 3.0]],
+        ["b"],
+    )
+    assert result["control"]["positions"]

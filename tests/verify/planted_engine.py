@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from ddtree.engine import Engine, EngineConfig
 from ddtree.records.arms import Arm
@@ -64,13 +66,20 @@ def give_good_drafts(engine: Engine) -> None:
     drafting.draft = draft
 
 
+def word_tokenizer() -> PreTrainedTokenizerFast:
+    """Token n is the word tn."""
+    made = Tokenizer(models.WordLevel({f"t{i}": i for i in range(VOCABULARY)}, unk_token="t0"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=made)
+
+
 @contextlib.contextmanager
 def running(engine: Engine) -> Iterator[EngineSource]:
     """The engine on its thread."""
     worker = EngineWorker(engine)
     worker.start()
     try:
-        yield EngineSource(worker)
+        yield EngineSource(worker, word_tokenizer())
     finally:
         worker.stop()
 

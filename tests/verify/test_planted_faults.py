@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from planted_engine import FILTERED, PLAN, check, make_engine, running
+from planted_engine import DTYPES, FILTERED, PLAN, VOCABULARY, check, make_engine, running
 
 from ddtree.records.arms import Arm
 from ddtree.records.sampling import Sampling
@@ -18,7 +18,13 @@ TREE = Arm("ddtree", 8, 4)
 
 DRAW = "drawn = _choose(edited, rules, positions + depth + 1)"
 MOVE = "self.pool.move(source.flatten(), (base[:, None] + columns).flatten())"
+APPLY = "edited = raw if edits is None else edits.apply(raw)"
+ADVANCE = "edits = edits.take(further).advance(drawn[further])"
 MATCHED = "matched = tree.live() & (tree.tokens == choices.gather(1, tree.parents))"
+# A quarter of all pairs of tokens, and a bias on a quarter of all tokens.
+PAIRS = tuple(f"t{a} t{(7 * a + k) % VOCABULARY}" for a in range(VOCABULARY) for k in range(16))
+BIASED = Sampling(0.8, logit_bias=tuple((token, 6.0) for token in range(0, VOCABULARY, 4)))
+STOPS_FROM = 5
 
 # (name, module, old, new, sampling under which it shows, words of the cause)
 FAULTS = [
@@ -29,7 +35,7 @@ FAULTS = [
         "visible |= (parents[:, :, None] == parents[:, None, :]) & (depths[:, None, :] > 0)\n"
         "    visible[:, :, 0] &= live",
         GREEDY,
-        "",
+        "saw siblings",
     ),
     (
         "positions by node index",
@@ -37,7 +43,7 @@ FAULTS = [
         "positions[:, None] + depths, visible, live",
         "positions[:, None] + torch.arange(width + 1), visible, live",
         GREEDY,
-        "",
+        "wrong positions",
     ),
     (
         "keys of rejected rows stay",
@@ -45,7 +51,7 @@ FAULTS = [
         MOVE,
         "pass",
         GREEDY,
-        "",
+        "rejected keys are still seen",
     ),
     (
         "first draft tokens are accepted unverified",
@@ -62,7 +68,7 @@ FAULTS = [
         DRAW,
         DRAW + "\n        drawn = best_token(edited) if depth else drawn",
         FILTERED,
-        "",
+        "below the root",
     ),
     (
         "the seed is ignored",
@@ -87,21 +93,60 @@ FAULTS = [
     (
         "penalties with one row for all nodes",
         WALK,
-        "edits = edits.take(further).advance(drawn[further])",
+        ADVANCE,
         "edits = edits.take(further)",
         Sampling(0.8, frequency_penalty=-2.0),  # repeats come in runs, so paths hold them
+        "below the root",
+    ),
+    (
+        "words banned by the root's path for all nodes",
+        WALK,
+        ADVANCE,
+        "recent = edits.take(further).recent\n            "
+        + ADVANCE
+        + "\n            edits.recent.copy_(recent)",
+        Sampling(bad_words=PAIRS),
+        "bad_words",
+    ),
+    (
+        "stops banned by the root's path for all nodes",
+        WALK,
+        ADVANCE,
+        "waits = edits.take(further).waits\n            "
+        + ADVANCE
+        + "\n            edits.waits.copy_(waits)",
+        Sampling(min_tokens=STOPS_FROM, stop_token_ids=tuple(range(32))),
+        "too few",  # one place in each text
+    ),
+    (
+        "bias at the root's row alone",
+        WALK,
+        APPLY,
+        "if edits is not None and depth:\n            edits.bias.zero_()\n        " + APPLY,
+        BIASED,
         "below the root",
     ),
 ]
 
 
+def run(dtype, sampling, *, twins=False):
+    """One way of sampling, two seeds a prompt, one tree at a time."""
+    return check(
+        make_engine(dtype, twins),
+        arms=(TREE,),
+        samplings=(sampling,),
+        concurrencies=(1,),
+        samples=2,
+        dtype=dtype,
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault[0])
-def test_planted_fault_is_a_bug(fault):
+def test_planted_fault_is_a_bug(fault, dtype):
     name, module, old, new, sampling, words = fault
     with planted(Mutation(name, module, ((old, new),), ())):
-        report = check(
-            make_engine(), arms=(TREE,), samplings=(sampling,), concurrencies=(1,), samples=2
-        )
+        report = run(dtype, sampling)
     found = [row for row in report.results[0].rows if row.losslessness.bugs]
     assert report.verdict == "not-lossless"
     assert report.exit_status == 3
@@ -112,7 +157,16 @@ def test_planted_fault_is_a_bug(fault):
     assert words in cause.hint, cause
 
 
-def test_ties_to_the_last_token_are_a_bug():
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sampling", [FAULTS[i][4] for i in (-3, -2, -1)], ids=lambda s: s.label)
+def test_bans_and_bias_along_paths_are_sound(sampling, dtype):
+    report = run(dtype, sampling)
+    assert report.verdict == "exact" if dtype == "float32" else report.exit_status == 0
+    assert max(row.acceptance_length or 1 for row in report.results[0].rows) > 1.1
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_ties_to_the_last_token_are_a_bug(dtype):
     """Equal logits, bit for bit: the lowest id is the rule, and the control never departs."""
     mutation = Mutation(
         "last-wins argmax",
@@ -127,18 +181,16 @@ def test_ties_to_the_last_token_are_a_bug():
         (),
     )
     with planted(mutation):
-        report = check(
-            make_engine(twins=True), arms=(TREE,), samplings=(GREEDY,), concurrencies=(1,)
-        )
+        report = run(dtype, GREEDY, twins=True)
     # Every arm does the same, so only the baseline's own scores show it.
     assert report.verdict == "not-lossless"
     assert report.results[0].rows[0].losslessness.bugs
     assert report.results[0].rows[0].losslessness.tie_excess
-    sound = check(make_engine(twins=True), arms=(TREE,), samplings=(GREEDY,), concurrencies=(1,))
-    assert sound.verdict == "exact"
+    sound = run(dtype, GREEDY, twins=True)
+    assert sound.verdict == "exact" if dtype == "float32" else sound.exit_status == 0
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_reordered_sums_are_no_bug(dtype):
     """Attention of wide passes summed in another order: what a faster kernel does."""
     mutation = Mutation(

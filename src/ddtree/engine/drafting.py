@@ -13,6 +13,7 @@ from ddtree.engine.request import Request
 from ddtree.engine.sampling_params import SamplingParams
 from ddtree.engine.windows import WindowsPlan
 from ddtree.models.attention import AttendPlan
+from ddtree.models.coupling_file import DepthWeights
 from ddtree.models.drafter import Drafter
 from ddtree.models.target import Target
 
@@ -106,15 +107,19 @@ class Drafting:
         """Whether there is a calibration to use."""
         return self._calibration is not None
 
+    def weights_for(self, sampling: SamplingParams) -> DepthWeights | None:
+        """What weighs the noise in the trees of a request; None where they don't look at it."""
+        if self._calibration is None or not _draws_from_nearly_all(sampling):
+            return None
+        return self._calibration.at(sampling.temperature)
+
     def coupling(self, requests: Sequence[Request]) -> Coupling | None:
         """Of requests in the order of their logits those whose candidates look at the noise; None
         if none does."""
-        if self._calibration is None:
-            return None
         chosen, found = [], []
         for row, request in enumerate(requests):
-            weights = self._calibration.at(request.sampling.temperature)
-            if weights is not None and _draws_from_nearly_all(request.sampling):
+            weights = self.weights_for(request.sampling)
+            if weights is not None:
                 chosen.append(row)
                 found.append(weights)
         if not chosen:

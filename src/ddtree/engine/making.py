@@ -13,13 +13,14 @@ from ddtree.engine.choosing import SeededSampling
 from ddtree.engine.drafting import Drafting
 from ddtree.engine.params import DEFAULT_BUDGET, DEFAULT_TOPK, EngineConfig, Speculation
 from ddtree.engine.request import Request, ResolvedSpeculation
-from ddtree.engine.sampling_params import SEED_BITS, SamplingParams
+from ddtree.engine.sampling_params import SamplingParams
 from ddtree.engine.scoring import ScoreJob
 from ddtree.engine.sizes import Sizes
 from ddtree.errors import RequestError
 from ddtree.models.target import Target
 from ddtree.models.text import TextStream
 from ddtree.records.rounds import GenerationStats
+from ddtree.records.sampling_limits import SEED_BITS
 
 # Best tokens a scored position can list: enough for any verdict, small in an answer.
 MAX_SCORED = 20

@@ -1,19 +1,17 @@
 """How a request's tokens are chosen, checked field by field."""
 
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ddtree.errors import RequestError
+from ddtree.records.sampling_limits import BIAS, LARGEST, Limit, problems
 
 # Best tokens whose log-probabilities a request may ask for, beside the chosen one's.
 MAX_LOGPROBS = 20
 # Every step compares its last tokens with all of them.
 MAX_BAD_WORDS, MAX_BAD_WORD_IDS = 1024, 64
 MAX_STOP_IDS = 1024
-SEED_BITS = 63
-_MOST = 2**SEED_BITS - 1
 
 
 @dataclass(frozen=True)
@@ -50,22 +48,18 @@ class SamplingParams:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        _check_integer("max_tokens", self.max_tokens, 1, _MOST)
-        _check_number("temperature", self.temperature, 0.0, math.inf)
-        _check_integer("top_k", self.top_k, -1, _MOST)
-        _check_number("top_p", self.top_p, 0.0, 1.0, above=True)
-        _check_number("min_p", self.min_p, 0.0, 1.0)
-        if self.seed is not None:
-            _check_integer("seed", self.seed, 0, _MOST)
-        _check_number("repetition_penalty", self.repetition_penalty, 0.01, 2.0)
-        _check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _check_integer("min_tokens", self.min_tokens, 0, self.max_tokens)
+        _check("max_tokens", Limit(1, LARGEST, whole=True), self.max_tokens)
+        for name, problem in problems(self):
+            raise RequestError(name, problem)
+        _check("min_tokens", Limit(0, self.max_tokens, whole=True), self.min_tokens)
         if self.logprobs is not None:
-            _check_integer("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+            _check("logprobs", Limit(0, MAX_LOGPROBS, whole=True), self.logprobs)
         for token, value in self.logit_bias.items():
             if value != -math.inf:
-                _check_number(f"logit_bias[{token}]", value, -100.0, 100.0)
+                _check(f"logit_bias[{token}]", BIAS, value)
+        self._check_lists()
+
+    def _check_lists(self) -> None:
         if any(not isinstance(text, str) or not text for text in self.stop):
             raise RequestError("stop", f"got {list(self.stop)!r}, expected strings, none empty")
         for name, most in (("bad_words", MAX_BAD_WORDS), ("stop_token_ids", MAX_STOP_IDS)):
@@ -91,21 +85,6 @@ class SamplingParams:
         return self.temperature == 0 and not self.has_edits
 
 
-def _check_integer(name: str, value: int, least: int, most: int) -> None:
-    if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
-        return
-    limits = f"of at least {least}" if most == _MOST else f"from {least} to {most}"
-    raise RequestError(name, f"got {value!r}, expected an integer {limits}")
-
-
-def _check_number(
-    name: str, value: float, least: float, most: float, *, above: bool = False
-) -> None:
-    """A finite number from `least` (or above it) to `most`."""
-    # Comparisons alone: an integer may be too large for a float, and NaN is never in a range.
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and least <= value <= min(most, sys.float_info.max) and (value > least or not above):
-        return
-    low = f"above {least:g}" if above else f"of at least {least:g}"
-    high = "" if math.isinf(most) else f" and at most {most:g}"
-    raise RequestError(name, f"got {value!r}, expected a finite number {low}{high}")
+def _check(name: str, limit: Limit, value: object) -> None:
+    if (problem := limit.problem(value)) is not None:
+        raise RequestError(name, problem)

@@ -8,6 +8,8 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 from ddtree.engine import SamplingParams, Score, Speculation
 from ddtree.errors import EngineError
 from ddtree.records.sampling import Sampling
+from ddtree.records.sampling_limits import UNLIMITED
+from ddtree.serve.prompts import banned_ids
 from ddtree.serve.worker import EngineWorker
 from ddtree.verify.endpoint_source import sampled_position
 from ddtree.verify.outputs import Output
@@ -32,7 +34,7 @@ class EngineSource:
     async def generate(self, call: Call) -> Output:
         """The output of one request; EngineError when it failed."""
         request = self.worker.engine.make_request(
-            call.prompt, to_params(call.sampling, call.max_tokens), to_speculation(call)
+            call.prompt, self._params(call.sampling, call.max_tokens), to_speculation(call)
         )
         await self.worker.submit(request).finish()
         if request.failure is not None:
@@ -56,17 +58,22 @@ class EngineSource:
             score_from,
             rows,
             _TOP if plain else _SAMPLED_TOP,
-            None if plain else to_params(sampling, len(token_ids)),
+            None if plain else self._params(sampling, UNLIMITED),
         )
         await self.worker.submit(job).finish()
         if job.error is not None:
             raise EngineError(job.error)
         return tuple(map(_position, job.scores))
 
-
-def to_params(sampling: Sampling, max_tokens: int) -> SamplingParams:
-    """The engine's form."""
-    return SamplingParams(max_tokens=max_tokens, **sampling.to_request())  # type: ignore[arg-type]
+    def _params(self, sampling: Sampling, max_tokens: int) -> SamplingParams:
+        """The engine's form, words as token ids."""
+        changed = sampling.to_request()
+        if sampling.bad_words:
+            assert self.tokenizer is not None  # for the type checker: callers with text have one
+            changed["bad_words"] = tuple(banned_ids(self.tokenizer, sampling.bad_words))
+        changed["logit_bias"] = dict(sampling.logit_bias)
+        changed["stop_token_ids"] = sampling.stop_token_ids
+        return SamplingParams(max_tokens=max_tokens, **changed)
 
 
 def to_speculation(call: Call) -> Speculation:

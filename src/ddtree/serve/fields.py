@@ -19,8 +19,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from ddtree.engine import Speculation
-from ddtree.engine.sampling_params import SEED_BITS
 from ddtree.errors import RequestError
+from ddtree.records.sampling_limits import Limit
 
 # Fields of OpenAI's interface that are not implemented, with the values that ask for nothing.
 Neutral = Mapping[str, tuple[Any, ...]]
@@ -46,7 +46,6 @@ NEUTRAL: Neutral = {
 }
 # Fields that change no answer.
 IGNORED = ("user", "metadata", "store", "safety_identifier", "prompt_cache_key")
-MAX_SEED = 2**SEED_BITS - 1
 MAX_STOPS, MAX_STOP_LENGTH = 16, 1000
 
 # As JSON has them: true is no number, and NaN and Infinity, which Python's parser takes, neither.
@@ -54,6 +53,15 @@ Number = Annotated[StrictFloat, Field(allow_inf_nan=False)]
 Ids = list[Annotated[StrictInt, Field(ge=0)]]
 StopString = Annotated[StrictStr, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
 StopList = Annotated[list[StopString], Field(max_length=MAX_STOPS)]
+
+
+def within(limit: Limit) -> Any:
+    """A field's constraint; pydantic refuses numbers that are not finite by their type."""
+    return Field(
+        gt=limit.low if limit.above else None,
+        ge=None if limit.above else limit.low,
+        le=None if limit.is_open and not limit.whole else limit.high,
+    )
 
 
 def check_neutral(name: str | None, value: Any, neutral: tuple[Any, ...]) -> Any:

@@ -18,8 +18,8 @@ from pydantic import (
 from ddtree.engine import SamplingParams, Speculation
 from ddtree.engine.sampling_params import MAX_LOGPROBS, MAX_STOP_IDS
 from ddtree.errors import RequestError
+from ddtree.records.sampling_limits import BIAS, LIMITS, UNLIMITED
 from ddtree.serve.fields import (
-    MAX_SEED,
     NEUTRAL,
     Body,
     Ids,
@@ -30,6 +30,7 @@ from ddtree.serve.fields import (
     StreamOptions,
     Unserved,
     neutral_schema,
+    within,
 )
 from ddtree.serve.messages import ChatMessage
 
@@ -44,7 +45,6 @@ DEFAULT_TEMPERATURE = 1.0
 DEFAULT_MAX_TOKENS = 16
 # Answers in one call: each takes a slot and prefills its prompt anew.
 MAX_CHOICES = 128
-UNLIMITED = 2**31 - 1
 
 # Variables of the model's chat template that a conversation may set.
 TemplateVariables = Annotated[
@@ -64,14 +64,14 @@ class SamplingFields(Body):
     """How the target's tokens are drawn; ranges that depend on the model are the engine's."""
 
     model: StrictStr | None = None
-    temperature: Annotated[Number, Field(ge=0)] | None = None
-    top_p: Annotated[Number, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[StrictInt, Field(ge=-1)] | None = None
-    min_p: Annotated[Number, Field(ge=0, le=1)] | None = None
-    seed: Annotated[StrictInt, Field(ge=0, le=MAX_SEED)] | None = None
-    repetition_penalty: Annotated[Number, Field(ge=0.01, le=2)] | None = None
-    presence_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
+    temperature: Annotated[Number, within(LIMITS["temperature"])] | None = None
+    top_p: Annotated[Number, within(LIMITS["top_p"])] | None = None
+    top_k: Annotated[StrictInt, within(LIMITS["top_k"])] | None = None
+    min_p: Annotated[Number, within(LIMITS["min_p"])] | None = None
+    seed: Annotated[StrictInt, within(LIMITS["seed"])] | None = None
+    repetition_penalty: Annotated[Number, within(LIMITS["repetition_penalty"])] | None = None
+    presence_penalty: Annotated[Number, within(LIMITS["presence_penalty"])] | None = None
+    frequency_penalty: Annotated[Number, within(LIMITS["frequency_penalty"])] | None = None
 
 
 class GenerationFields(Unserved, SamplingFields):
@@ -79,11 +79,11 @@ class GenerationFields(Unserved, SamplingFields):
 
     model_config = ConfigDict(json_schema_extra=neutral_schema(NEUTRAL))
 
-    logit_bias: dict[StrictStr, Annotated[Number, Field(ge=-100, le=100)]] | None = Field(
+    logit_bias: dict[StrictStr, Annotated[Number, within(BIAS)]] | None = Field(
         None, json_schema_extra={"propertyNames": {"pattern": f"^({_TOKEN_ID})$"}}
     )
     bad_words: Annotated[list[BadWord], Field(max_length=MAX_BAD_WORDS)] | None = None
-    min_tokens: Annotated[StrictInt, Field(ge=0, le=UNLIMITED)] | None = None
+    min_tokens: Annotated[StrictInt, within(LIMITS["min_tokens"])] | None = None
     stop: StopString | StopList | None = None
     stop_token_ids: Annotated[Ids, Field(max_length=MAX_STOP_IDS)] | None = None
     ignore_eos: StrictBool | None = None

@@ -170,6 +170,8 @@ class _Mode:
         dtype = self.plan.dtype
         ended = [o for o in baseline if o.finish_reason == "stop"]
         stops = self.plan.eos_ids | {token for o in ended for token in o.token_ids[-1:]}
+        if self.plan.eos_ids:
+            stops |= set(self.sampling.stop_token_ids)
         return [await grade_output(*pair, self.scorer, dtype, control, stops) for pair in pairs]
 
     def _row(

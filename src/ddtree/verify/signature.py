@@ -17,7 +17,13 @@ Kind = Literal["first", "draft", "bonus"]
 
 _MOST = 0.9
 _EVERYWHERE = "everywhere: the target, its sampling or its seed is not what was asked for"
-_FILTERED = "tokens that a sampling filter removes: top_k, top_p or min_p is not applied"
+_KEYS = "rejected keys are still seen, or those that were kept saw siblings or have wrong positions"
+# The first token has no round before it.
+_LATER = f"{_EVERYWHERE}; or, since no first token is at fault, {_KEYS}"
+_REMOVED = (
+    "tokens that a filter or a ban removes: top_k, top_p, min_p, bad_words or min_tokens is not "
+    "applied, or not with the row's own path"
+)
 # Below this many faulty tokens nothing can be said of where they lie.
 _FEW = 3
 
@@ -52,7 +58,7 @@ _CAUSES: tuple[tuple[str, Callable[[Place], bool]], ...] = (
         lambda place: place.depth > 1,
     ),
     (
-        "only after a round that rejected: its keys are still seen, or the wrong ones stay",
+        f"only after a round that rejected: {_KEYS}",
         lambda place: place.after_reject,
     ),
 )
@@ -147,7 +153,7 @@ def signature(graded: Sequence[tuple[Output, OutputGrade]]) -> Signature | None:
     total, bad = Counter(map(_name, everywhere)), Counter(map(_name, faulty))
     shares = {name: f"{bad[name]}/{total[name]}" for name in total if bad[name]}
     if filtered > faults / 2:
-        return Signature(faults, shares, _FILTERED)
+        return Signature(faults, shares, _REMOVED)
     return Signature(faults, shares, _hint(faulty, everywhere))
 
 
@@ -173,4 +179,4 @@ def _hint(faulty: Sequence[Place], everywhere: Sequence[Place]) -> str:
         usual = sum(map(belongs, everywhere)) / len(everywhere)
         if inside >= _MOST and len(faulty) * (1 - usual) >= _FEW:
             return cause
-    return _EVERYWHERE
+    return _LATER if any(place.kind == "draft" for place in everywhere) else _EVERYWHERE

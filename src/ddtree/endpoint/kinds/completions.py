@@ -12,6 +12,16 @@ from ddtree.endpoint.kinds.counting import shares
 from ddtree.endpoint.stream import StreamState
 from ddtree.records.sampling import Sampling
 
+_COMMON = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+
 
 class CompletionsReader:
     """Reads one stream. `method` None where the request names no arm."""
@@ -148,16 +158,7 @@ def _prompt(prompt: Prompt) -> dict[str, Any]:
     return {"prompt": prompt if isinstance(prompt, str) else list(prompt)}
 
 
-def every_field(sampling: Sampling) -> dict[str, float | int]:
-    """All sampling fields, those at their defaults too: a server's own may come with the model."""
-    seed = {} if sampling.seed is None else {"seed": sampling.seed}
-    return {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "min_p": sampling.min_p,
-        "repetition_penalty": sampling.repetition_penalty,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
-        **seed,
-    }
+def every_field(sampling: Sampling) -> dict[str, Any]:
+    """The sampling fields that every server has, those at their defaults too, since a server's own
+    may come with the model; others where they ask for something."""
+    return {name: getattr(sampling, name) for name in _COMMON} | sampling.to_request()
