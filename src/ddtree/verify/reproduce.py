@@ -36,6 +36,7 @@ def _counts_output(sampling: Sampling) -> bool:
         sampling.repetition_penalty != 1
         or sampling.presence_penalty != 0
         or sampling.frequency_penalty != 0
+        or sampling.min_tokens > 0
     )
 
 
