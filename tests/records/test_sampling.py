@@ -1,5 +1,6 @@
 """Sampling as requests spell it."""
 
+import dataclasses
 import math
 
 import pytest
@@ -155,3 +156,11 @@ def test_the_message_names_what_is_allowed():
 def test_lists_are_checked(fields, words):
     with pytest.raises(ConfigError, match=words):
         Sampling(**fields)
+
+
+def test_lists_of_a_file_are_the_same_sampling():
+    given = Sampling(logit_bias=[[5, 1.0], [2, -1.0]], bad_words=["no"], stop_token_ids=[7])
+    assert given == Sampling(
+        logit_bias=((2, -1.0), (5, 1.0)), bad_words=("no",), stop_token_ids=(7,)
+    )
+    assert hash(given) == hash(Sampling(**dataclasses.asdict(given)))

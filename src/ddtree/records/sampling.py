@@ -45,9 +45,11 @@ class Sampling:
             _check("stop_token_ids", TOKEN_ID, token)
         if not all(isinstance(word, str) and word for word in self.bad_words):
             raise ConfigError(f"bad_words: got {list(self.bad_words)}, expected texts, none empty")
-        # One spelling of one way of sampling: equal values have equal results.
+        # One spelling of one way of sampling: equal values have equal results, files' lists too.
         object.__setattr__(self, "top_k", max(self.top_k, 0))
-        object.__setattr__(self, "logit_bias", tuple(sorted(self.logit_bias)))
+        object.__setattr__(self, "logit_bias", tuple(sorted(map(tuple, self.logit_bias))))
+        object.__setattr__(self, "bad_words", tuple(self.bad_words))
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
 
     @property
     def is_plain(self) -> bool:
