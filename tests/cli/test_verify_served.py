@@ -6,12 +6,12 @@ import json
 import threading
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 from ddtree.cli import main
 from ddtree.endpoint.mock import MockServer
 from ddtree.endpoint.mock_script import VOCABULARY, MockFaults, MockScript
 from ddtree.endpoint.mock_talk import MockTalk
+from support.words import word_tokenizer
 
 
 @contextlib.contextmanager
@@ -41,9 +41,7 @@ def mocks(*servers):
 @pytest.fixture
 def files(tmp_path):
     """Options that name two prompts, and a tokenizer of the words that mocks answer with."""
-    made = Tokenizer(models.WordLevel({f"t{i}": i for i in range(VOCABULARY)}, unk_token="t0"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.save(str(tmp_path / "tokenizer.json"))
+    word_tokenizer(VOCABULARY).save(str(tmp_path / "tokenizer.json"))
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('"t5 t9 t23"\n"t60 t2"\n')
     return ("--prompts", str(prompts), "--tokenizer", str(tmp_path), "--max-tokens", "12")

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from ddtree.engine import Engine, EngineConfig
@@ -17,6 +16,7 @@ from ddtree.serve.worker import EngineWorker
 from ddtree.verify.report import VerifyReport
 from ddtree.verify.run import VerifyPlan, run_verify
 from support.tiny import tiny_drafter, tiny_target
+from support.words import word_tokenizer
 
 VOCABULARY = 64
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -66,20 +66,14 @@ def give_good_drafts(engine: Engine) -> None:
     drafting.draft = draft
 
 
-def word_tokenizer() -> PreTrainedTokenizerFast:
-    """Token n is the word tn."""
-    made = Tokenizer(models.WordLevel({f"t{i}": i for i in range(VOCABULARY)}, unk_token="t0"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=made)
-
-
 @contextlib.contextmanager
 def running(engine: Engine) -> Iterator[EngineSource]:
     """The engine on its thread."""
     worker = EngineWorker(engine)
     worker.start()
     try:
-        yield EngineSource(worker, word_tokenizer())
+        words = word_tokenizer(VOCABULARY)
+        yield EngineSource(worker, PreTrainedTokenizerFast(tokenizer_object=words))
     finally:
         worker.stop()
 

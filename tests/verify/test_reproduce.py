@@ -16,14 +16,14 @@ from mutations.planting import Mutation, assert_caught
 PROMPT = (7, 3, 9)
 LENGTH = 24
 AT = 15
-SUSPECT = 5 * ULP
-"""Beyond the two units that rounding explains, below the four that make a bug."""
+SUSPECT = 3 * ULP
+"""Beyond the two units that rounding explains, within the one nat that makes a bug."""
 
 
 class Grouping(Target):
     """Swaps the two best where scoring starts `start` tokens before the place."""
 
-    def __init__(self, start: int | None, gap: float = 3 * ULP) -> None:
+    def __init__(self, start: int | None, gap: float = SUSPECT) -> None:
         super().__init__(margins={len(PROMPT) + AT: gap})
         self.start = start
 
@@ -39,14 +39,14 @@ class Grouping(Target):
         return found
 
 
-def arm(target: Target, rank: int = 1) -> tuple[Output, Output]:
+def arm(target: Target) -> tuple[Output, Output]:
     base = target.greedy(PROMPT, LENGTH)
-    other = target.ranked((*PROMPT, *base[:AT]))[rank]
+    other = target.ranked((*PROMPT, *base[:AT]))[1]
     return output(PROMPT, base), output(PROMPT, target.follow(PROMPT, (*base[:AT], other), LENGTH))
 
 
-def grade(target: Target, rank: int = 1) -> OutputGrade:
-    base, other = arm(target, rank)
+def grade(target: Target) -> OutputGrade:
+    base, other = arm(target)
     return asyncio.run(grade_output(base, other, target, "bfloat16", None))
 
 

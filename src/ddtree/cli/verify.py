@@ -169,7 +169,7 @@ def verify(
 def _served(url: str | None, api_key: str | None, named: dict[str, str | None]) -> Served | None:
     """The servers that options name; None for a model in this process."""
     if url is None:
-        refuse_served(dict(named))
+        refuse_served(named)
         return None
     kind: Kind = named["kind"] or "ddtree"  # type: ignore[assignment]
     served = Served(

@@ -2,7 +2,7 @@
 kind."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from ddtree.verify.source import Source
 
 _LOCAL_DTYPE = "bfloat16"
-# Where rounding is so small that log-probabilities, which hide the size of a logit's last place,
-# tell a near-tie as well as logits do.
-_EXACT_DTYPES = ("float32", "float64")
 
 
 @dataclass(frozen=True)
@@ -89,7 +86,7 @@ class Served:
             )
 
 
-def refuse_served(given: dict[str, object]) -> None:
+def refuse_served(given: Mapping[str, object]) -> None:
     """ConfigError for an option of servers where there is none."""
     for name, value in given.items():
         if value is not None:
@@ -116,6 +113,7 @@ async def verify_engine(wishes: Wishes, local: LocalModel) -> "VerifyReport":
 
 async def verify_served(wishes: Wishes, served: Served) -> "VerifyReport":
     """The report on one server, or on two where an arm is a launch."""
+    from ddtree.verify.classify import EXACT_DTYPES
     from ddtree.verify.endpoint_source import EndpointSource, PairSource
 
     async with AsyncExitStack() as stack:
@@ -128,7 +126,8 @@ async def verify_served(wishes: Wishes, served: Served) -> "VerifyReport":
         target = await _target(other, wishes.dtype)
         baseline = EndpointSource(other)
         plan = await _plan(wishes, baseline, target)
-        scorer = baseline if plan.dtype in _EXACT_DTYPES else None
+        # Log-probabilities hide the size of a logit's last place, which decides nothing there.
+        scorer = baseline if plan.dtype in EXACT_DTYPES else None
         if scorer is None:
             _note(
                 f"a server of kind {served.kind} shows no logits, and log-probabilities tell no "

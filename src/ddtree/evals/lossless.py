@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 from ddtree.endpoint.calls import Prompt
@@ -71,11 +72,9 @@ async def grade_outputs(
 
 def _for_control(outputs: Mapping[Key, Output | None]) -> list[Output]:
     """The first of the baseline's outputs that make up as many positions."""
-    chosen: list[Output] = []
-    for output in outputs.values():
-        if output is not None and sum(len(o.token_ids) for o in chosen) < _CONTROL_POSITIONS:
-            chosen.append(output)
-    return chosen
+    known = [output for output in outputs.values() if output is not None]
+    positions = accumulate((len(output.token_ids) for output in known), initial=0)
+    return [o for o, before in zip(known, positions, strict=False) if before < _CONTROL_POSITIONS]
 
 
 async def _control(

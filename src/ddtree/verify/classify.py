@@ -17,7 +17,8 @@ EXPLAINED: tuple[Class, ...] = ("tie", "near-tie", "filter-edge")
 # Explicit fraction bits: a unit in the last place of z is 2^(exponent of z - bits).
 _FRACTION_BITS = {"bfloat16": 7, "float16": 10, "float32": 23, "float64": 52}
 _GAP_UNIT = "bfloat16"
-_EXACT_DTYPES = ("float32", "float64")
+EXACT_DTYPES = ("float32", "float64")
+"""Where rounding is so small that nothing lies between a near-tie and a bug."""
 _EXACT_GAP = 1e-3
 _BUG_NATS = 1.0
 
@@ -74,7 +75,7 @@ def classify(
         return "bug"
     if gap == 0:
         return "tie"
-    if dtype in _EXACT_DTYPES:
+    if dtype in EXACT_DTYPES:
         return "near-tie" if gap < _EXACT_GAP else "bug"
     if gap > max(_BUG_NATS, 4 * unit) or (rank is None and gap > 4 * unit):
         return "bug"
@@ -102,7 +103,7 @@ def judge(
     # A negative gap belongs to a token that only a filter keeps from being the choice.
     verdict = classify(max(gap, 0.0), rank, scale, tolerance, dtype)
     if edge <= 0:
-        far = dtype in _EXACT_DTYPES or -edge > max(_BUG_NATS, 4 * ulp(scale, dtype))
+        far = dtype in EXACT_DTYPES or -edge > max(_BUG_NATS, 4 * ulp(scale, dtype))
         verdict = "bug" if far or verdict == "bug" else "suspect"
     if verdict not in EXPLAINED and -near < edge and min(edge, choice.edge) <= near:
         firm = next((c for c in position.candidates if c.edge > near), None)
@@ -126,7 +127,7 @@ def judge(
 
 def near_gap(scale: float, tolerance: float, dtype: str) -> float:
     """The largest move of a logit that counts as rounding."""
-    return _EXACT_GAP if dtype in _EXACT_DTYPES else max(2 * ulp(scale, dtype), tolerance)
+    return _EXACT_GAP if dtype in EXACT_DTYPES else max(2 * ulp(scale, dtype), tolerance)
 
 
 def _rank(position: Position, score: float, known: bool) -> int | None:

@@ -52,14 +52,14 @@ def there_and_back(value: object) -> object:
 
 
 def shape(value: object) -> object:
-    """The value with the types of everything in it."""
+    """The value with the types of everything in it; written out too, since 0.0 equals -0.0."""
     if isinstance(value, list | tuple | deque):
-        return type(value), [shape(item) for item in value]
+        return type(value), tuple(map(shape, value))
     if isinstance(value, dict):
-        return dict, [(shape(key), shape(item)) for key, item in value.items()]
+        return dict, tuple((shape(key), shape(item)) for key, item in value.items())
     if isinstance(value, set | frozenset):
-        return type(value), {repr(shape(item)) for item in value}
-    return type(value), value
+        return type(value), frozenset(map(shape, value))
+    return type(value), repr(value), value
 
 
 @given(VALUES)
