@@ -26,7 +26,8 @@ class SamplingRules:
     """How each of B requests chooses its tokens: [B] tensors on the logits' device.
 
     seeds: int64. temperatures: float64, 0 takes the best token. top_k: int64, at least 1; V or
-    more keeps all. top_p: float64 in (0, 1]. min_p: float64 in [0, 1].
+    more keeps all. top_p: float64 in (0, 1]. min_p: float64 in [0, 1]. joint: top_p counts mass
+    over the whole vocabulary instead of what top_k kept, as SGLang's sampler does.
     """
 
     seeds: Tensor
@@ -34,20 +35,17 @@ class SamplingRules:
     top_k: Tensor
     top_p: Tensor
     min_p: Tensor
+    joint: bool = False
 
     def take(self, rows: Tensor) -> "SamplingRules":
         """The rules of requests `rows` [n]."""
         return SamplingRules(
-            *(
-                values.index_select(0, rows)
-                for values in (
-                    self.seeds,
-                    self.temperatures,
-                    self.top_k,
-                    self.top_p,
-                    self.min_p,
-                )
-            )
+            self.seeds.index_select(0, rows),
+            self.temperatures.index_select(0, rows),
+            self.top_k.index_select(0, rows),
+            self.top_p.index_select(0, rows),
+            self.min_p.index_select(0, rows),
+            self.joint,
         )
 
 
@@ -57,7 +55,7 @@ class Ranked:
 
     ids: [n, K] int64. scaled: [n, K] float64, (logit - the row's largest) / temperature.
     kept: [n, K] bool, what the filters keep. mass: [n, K] float64, the probability of all better
-    tokens as top_p sees it: after temperature and top_k.
+    tokens as top_p sees it: after temperature and, unless the rules are joint, top_k.
     """
 
     ids: Tensor
@@ -160,8 +158,8 @@ def _filter(ids: Tensor, scaled: Tensor, total: Tensor, rules: SamplingRules) ->
     in_top_k = ranks < rules.top_k[:, None]
     weights = scaled.exp() * in_top_k
     summed = weights.cumsum(-1)
-    limited = rules.top_k < ids.shape[-1]
-    total = torch.where(limited, summed[:, -1], total)
+    if not rules.joint:
+        total = torch.where(rules.top_k < ids.shape[-1], summed[:, -1], total)
     mass = pad(summed[:, :-1], (1, 0)) / total[:, None]
     # The first token is always kept: rounding can't empty a row.
     in_top_p = (mass < rules.top_p[:, None]) | (ranks == 0) | (rules.top_p >= 1)[:, None]

@@ -1,0 +1,1 @@
+"""Images are not transformed in these tests."""
