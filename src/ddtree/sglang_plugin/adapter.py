@@ -7,7 +7,6 @@ Every name is listed in `contract`, with what breaks if it changes.
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,7 +30,7 @@ from torch import Tensor
 
 from ddtree.errors import ConfigError
 from ddtree.sglang_plugin.drafting import HeadShard
-from ddtree.sglang_plugin.rounds import Block, Planted, Settled, Start, TreeShape
+from ddtree.sglang_plugin.rounds import Block, Planted, Settled, Start, TreeShape, Verified
 from ddtree.sglang_plugin.sampling import Drawing, request_seed
 from ddtree.sglang_plugin.settings import (
     NAME,
@@ -170,17 +169,6 @@ def refused_request(original: Callable[[Any, bool], str | None], req: Any, overl
     params = req.sampling_params
     fields = {name: getattr(params, name) for name in PATH_DEPENDENT}
     return problem.replace("DFLASH", NAME) if problem else path_problem(fields)
-
-
-@dataclass(frozen=True)
-class Verified:
-    """The target's answer: logits [B * N, V], hidden states [B * N, F], SGLang's own record, and
-    whether a CUDA graph gave them."""
-
-    logits: Tensor
-    hidden: Tensor
-    output: Any
-    in_graph: bool
 
 
 class ServerWorker(DFlashWorkerV2):
@@ -362,6 +350,16 @@ class ServerWorker(DFlashWorkerV2):
         runner = self._target_worker.model_runner.decode_cuda_graph_runner
         output = runner.backend._outputs[runner._make_graph_key(size)]
         return output.next_token_logits, output.hidden_states
+
+    def is_output_of(self, size: int, verified: Verified) -> bool:
+        """Whether the target's present graph for `size` requests gave this answer."""
+        if not verified.in_graph:
+            return False
+        logits, hidden = self.graph_outputs(size)
+        return bool(
+            logits.data_ptr() == verified.logits.data_ptr()
+            and hidden.data_ptr() == verified.hidden.data_ptr()
+        )
 
     def move_kv(self, sources: Tensor, targets: Tensor) -> None:
         """Copy the target's KV of all layers between slots."""

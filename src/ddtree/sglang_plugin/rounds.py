@@ -10,6 +10,7 @@ belongs to nobody and pads a batch up to a graph's size.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -83,13 +84,32 @@ class Planted:
 
     def first(self, count: int) -> "Planted":
         """The first `count` requests."""
-        rows = self.rows
+        tree, rows = self.tree, self.rows
         return Planted(
-            self.tree.take(torch.arange(count, device=rows.ids.device)),
+            DraftTree(
+                tree.tokens[:count],
+                tree.parents[:count],
+                tree.depths[:count],
+                tree.ranks[:count],
+                tree.scores[:count],
+                tree.counts[:count],
+                tree.max_depth,
+            ),
             VerifyRows(
                 rows.ids[:count], rows.positions[:count], rows.visible[:count], rows.live[:count]
             ),
         )
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The target's answer: logits [B * N, V], hidden states [B * N, F], SGLang's own record, and
+    whether a CUDA graph gave them."""
+
+    logits: Tensor
+    hidden: Tensor
+    output: Any
+    in_graph: bool
 
 
 @dataclass(frozen=True)

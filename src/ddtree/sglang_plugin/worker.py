@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddtree.sglang_plugin.adapter import ServerWorker, Verified
+from ddtree.sglang_plugin.adapter import ServerWorker
 from ddtree.sglang_plugin.drafting import TreeHead
 from ddtree.sglang_plugin.graphs import Stage
 from ddtree.sglang_plugin.ranks import attach_ranks
@@ -25,6 +25,7 @@ from ddtree.sglang_plugin.rounds import (
     Planted,
     Settled,
     Start,
+    Verified,
     fill_window,
     full_mask,
     kept_hidden,
@@ -72,10 +73,12 @@ class DDTreeWorker(ServerWorker):
         self._sizes: tuple[int, ...] = ()
         if captures:
             pool = torch.cuda.graph_pool_handle()
-            self._opening.capture(self.capture_sizes, pool)
+            with torch.no_grad():
+                self._opening.capture(self.capture_sizes, pool)
         super().init_cuda_graphs()
         if captures and self._draft_sampler is not None:
-            self._settling.capture(self.capture_sizes, pool)
+            with torch.no_grad():
+                self._settling.capture(self.capture_sizes, pool)
             self._sizes = self.capture_sizes
 
     def _maybe_build_draft_sampler(self) -> TreeHead | None:
@@ -89,7 +92,7 @@ class DDTreeWorker(ServerWorker):
         mode = batch.forward_mode
         if mode.is_extend() or batch.is_extend_in_batch or mode.is_idle():
             return super().forward_batch_generation(batch, on_publish)
-        with torch.inference_mode():
+        with torch.no_grad():
             return self._round(batch, on_publish)
 
     def _round(self, batch: Any, on_publish: Callable[[Tensor], None] | None) -> Any:
@@ -147,7 +150,10 @@ class DDTreeWorker(ServerWorker):
         """Accept and commit, in a graph where the choices are plain argmaxes."""
         drawing = self.drawing_of(batch)
         count = len(planted.rows.ids)
-        if verified.in_graph and self._sizes and (drawing is None or drawing.plain):
+        # SGLang may capture its graphs anew (a request for hidden states); ours would then read
+        # tensors that nobody fills.
+        known = bool(self._sizes) and self.is_output_of(size, verified)
+        if known and (drawing is None or drawing.plain):
             done = self._settling.run(size)
             # Copies: in the next round the graph's own tensors hold other values.
             return Settled(
