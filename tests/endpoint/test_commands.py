@@ -46,7 +46,8 @@ def test_sglang_lines() -> None:
         "--speculative-algorithm": "DDTREE",
         "--speculative-draft-model-path": "d",
         "--speculative-num-draft-tokens": "17",
-        "--speculative-eagle-topk": "4",
+        "--attention-backend": "triton",
+        "--page-size": "1",
         "--speculative-draft-window-size": "256",
     }
 
@@ -81,9 +82,11 @@ def test_vllm_lines() -> None:
     drafts = json.loads(line[line.index("--speculative-config") + 1])
     assert drafts == {"method": "dflash", "model": "d", "num_speculative_tokens": 7}
     assert "--speculative-config" not in arm_command(config, AR, ASK)
-    assert arm_environment(config) == {"VLLM_SERVER_DEV_MODE": "1"}
+    assert arm_environment(config, AR) == {"VLLM_SERVER_DEV_MODE": "1"}
     own = replace(config, environment=(("VLLM_SERVER_DEV_MODE", "0"),))
-    assert arm_environment(own) == {"VLLM_SERVER_DEV_MODE": "0"}
+    assert arm_environment(own, AR) == {"VLLM_SERVER_DEV_MODE": "0"}
+    assert arm_environment(SGLANG, TREE) == {"DDTREE_TOPK": "4"}
+    assert arm_environment(SGLANG, CHAIN) == {}
     with pytest.raises(ConfigError, match="needs the drafter's block size"):
         arm_command(config, Arm("chain"), replace(ASK, block_size=None))
 
@@ -138,7 +141,7 @@ RESOLVED = {
     "speculative_algorithm": "DDTREE",
     "speculative_draft_model_path": "d",
     "speculative_num_draft_tokens": 17,
-    "speculative_eagle_topk": 4,
+    "ddtree": {"budget": 16, "topk": 4, "block": 8, "window": 256, "ranks": False},
     "speculative_draft_window_size": 256,
     "version": "0.5.15",
 }
@@ -152,10 +155,15 @@ def test_a_server_that_runs_what_it_was_asked_to() -> None:
     assert found("sglang", TREE, RESOLVED) == ()
     chain = RESOLVED | {"speculative_algorithm": "dflash", "speculative_num_draft_tokens": 8}
     assert found("sglang", CHAIN, chain) == ()
+    assert found("sglang", CHAIN, chain | {"speculative_num_draft_tokens": 16}) == (
+        "speculative_num_draft_tokens: asked for 8, the server runs 16",
+    )
     # Before it was renamed.
     old = {k: v for k, v in chain.items() if k != "speculative_draft_window_size"}
     assert found("sglang", CHAIN, old | {"speculative_dflash_draft_window_size": 256}) == ()
     assert found("sglang", AR, RESOLVED | {"speculative_algorithm": None}) == ()
+    # SGLang's own number also covers the drafter's block.
+    assert found("sglang", TREE, RESOLVED | {"speculative_num_draft_tokens": 32}) == ()
     # "auto" is a choice left to the checkpoint, not another type.
     assert found("sglang", TREE, RESOLVED | {"dtype": "auto"}) == ()
 
@@ -171,11 +179,8 @@ def test_a_server_that_runs_what_it_was_asked_to() -> None:
             {"speculative_draft_window_size": 512},
             "draft_window: asked for 256, the server runs 512",
         ),
-        ({"speculative_eagle_topk": 1}, "speculative_eagle_topk: asked for 4, the server runs 1"),
-        (
-            {"speculative_num_draft_tokens": 16},
-            "speculative_num_draft_tokens: asked for 17, the server runs 16",
-        ),
+        ({"ddtree": {"budget": 16, "topk": 1}}, "ddtree.topk: asked for 4, the server runs 1"),
+        ({"ddtree": {"budget": 15, "topk": 4}}, "ddtree.budget: asked for 16, the server runs 15"),
         (
             {"speculative_algorithm": "EAGLE"},
             "speculative_algorithm: asked for DDTREE, the server runs EAGLE",
@@ -228,7 +233,7 @@ BUGS = [
     Mutation(
         "the window is not compared",
         "ddtree.endpoint.resolved",
-        (("    if has != window:\n", "    if False:\n"),),
+        (("    if sees != window:\n", "    if False:\n"),),
         (hides_the_window,),
         hides_a_drafting_baseline,
     ),

@@ -21,7 +21,7 @@ GOOD = Flags("drafter", {"triton"}, 1, 1, False, False, (1.0, 1.0), False)
 
 
 def test_wishes_have_defaults_and_names() -> None:
-    assert read_wishes({"PATH": "/bin"}) == Wishes(4, False)
+    assert read_wishes({"PATH": "/bin", "DDTREE_LAUNCH": "abc"}) == Wishes(4, False)
     assert read_wishes({"DDTREE_TOPK": "8", "DDTREE_RANKS": "1"}) == Wishes(8, True)
 
 

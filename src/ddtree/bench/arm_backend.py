@@ -103,7 +103,7 @@ class LaunchArms:
         process = ServerProcess(
             LaunchPlan(
                 command=arm_command(endpoint, arm, server_ask(self.spec, arm, port)),
-                environment={**self.environment, **arm_environment(endpoint)},
+                environment={**self.environment, **arm_environment(endpoint, arm)},
                 host=_HOST,
                 port=port,
                 log_path=self.folder / "logs" / f"server-{name}.log",

@@ -62,10 +62,15 @@ def arm_command(config: EndpointConfig, arm: Arm, ask: ServerAsk) -> tuple[str, 
     return (*line, *config.options)
 
 
-def arm_environment(config: EndpointConfig) -> dict[str, str]:
-    """Variables that the kind's launches need, and those of the configuration over them."""
-    # Without it vLLM has neither /reset_prefix_cache nor /server_info.
-    own = {"VLLM_SERVER_DEV_MODE": "1"} if config.kind == "vllm" else {}
+def arm_environment(config: EndpointConfig, arm: Arm) -> dict[str, str]:
+    """Variables that the arm's launch needs, and those of the configuration over them."""
+    own = {}
+    if config.kind == "vllm":
+        # Without it vLLM has neither /reset_prefix_cache nor /server_info.
+        own["VLLM_SERVER_DEV_MODE"] = "1"
+    if config.kind == "sglang" and arm.method == "ddtree":
+        # Plugins can't add flags, and SGLang has none for candidates a depth.
+        own["DDTREE_TOPK"] = str(arm.topk)
     return own | dict(config.environment)
 
 
@@ -98,7 +103,8 @@ def _sglang(config: EndpointConfig, arm: Arm, ask: ServerAsk) -> list[str]:
     if arm.budget is not None:
         # Rows verified: the nodes and the root.
         tokens = arm.budget + 1
-        line += ["--speculative-eagle-topk", str(arm.topk)]
+        # What a tree's mask needs; elsewhere SGLang's own choice is the fairest.
+        line += ["--attention-backend", "triton", "--page-size", "1"]
     if tokens is not None:
         line += ["--speculative-num-draft-tokens", str(tokens)]
     if arm.draft_window not in (None, FULL_WINDOW):

@@ -56,26 +56,28 @@ def _ddtree(arm: Arm, info: Mapping[str, Any]) -> list[str]:
 
 def _sglang(arm: Arm, ask: ServerAsk, reported: Mapping[str, Any]) -> list[str]:
     algorithm = {"ar": None, "chain": "DFLASH", "ddtree": "DDTREE"}[arm.method]
-    has = reported.get("speculative_algorithm")
-    if (has.upper() if isinstance(has, str) else has) != algorithm:
-        return [_text("speculative_algorithm", algorithm, has)]
+    runs = reported.get("speculative_algorithm")
+    if (runs.upper() if isinstance(runs, str) else runs) != algorithm:
+        return [_text("speculative_algorithm", algorithm, runs)]
     if algorithm is None:
         return []
-    tokens = ask.block_size if arm.budget is None else arm.budget + 1
-    asked = {
-        "speculative_draft_model_path": ask.drafter,
-        "speculative_num_draft_tokens": tokens,
-        "speculative_eagle_topk": arm.topk,
-    }
+    asked: dict[str, Any] = {"speculative_draft_model_path": ask.drafter}
+    has = dict(reported)
+    if arm.method == "chain":
+        asked["speculative_num_draft_tokens"] = ask.block_size
+    else:
+        # What the plugin resolved; SGLang's own number of draft tokens also covers the block.
+        asked |= {"ddtree.budget": arm.budget, "ddtree.topk": arm.topk}
+        has |= {f"ddtree.{name}": v for name, v in (reported.get("ddtree") or {}).items()}
     found = [
-        _text(name, value, reported.get(name))
+        _text(name, value, has.get(name))
         for name, value in asked.items()
-        if value is not None and reported.get(name) != value
+        if value is not None and has.get(name) != value
     ]
     window = None if arm.draft_window == FULL_WINDOW else arm.draft_window
-    has = next((reported[n] for n in _SGLANG_WINDOWS if reported.get(n) is not None), None)
-    if has != window:
-        found.append(_text("draft_window", window, has))
+    sees = next((reported[n] for n in _SGLANG_WINDOWS if reported.get(n) is not None), None)
+    if sees != window:
+        found.append(_text("draft_window", window, sees))
     return found
 
 

@@ -35,7 +35,9 @@ def read_wishes(environment: Mapping[str, str]) -> Wishes:
     """DDTREE_TOPK and DDTREE_RANKS; ConfigError for what they can't be, and for other names that
     start with DDTREE_, which would be mistyped."""
     known = {"DDTREE_TOPK", "DDTREE_RANKS"}
-    strange = sorted(n for n in environment if n.startswith("DDTREE_") and n not in known)
+    # DDTREE_LAUNCH marks the servers that our benchmark starts.
+    ours = {*known, "DDTREE_LAUNCH"}
+    strange = sorted(n for n in environment if n.startswith("DDTREE_") and n not in ours)
     if strange:
         raise ConfigError(f"{strange[0]}: unknown; known are {', '.join(sorted(known))}")
     topk = environment.get("DDTREE_TOPK", str(DEFAULT_TOPK))
