@@ -14,6 +14,7 @@ from ddtree.cli.evals import app as evals_app
 from ddtree.cli.generate import generate as generate_command
 from ddtree.cli.models import app as models_app
 from ddtree.cli.serve import serve as serve_command
+from ddtree.cli.sglang import app as sglang_app
 from ddtree.cli.verify import verify as verify_command
 from ddtree.errors import DDTreeError
 
@@ -30,6 +31,7 @@ app.command("doctor")(doctor_command)
 app.add_typer(models_app, name="models")
 app.add_typer(bench_app, name="bench")
 app.add_typer(evals_app, name="eval")
+app.add_typer(sglang_app, name="sglang")
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ddtree.cli import machine_checks, model_checks
+from ddtree.cli import machine_checks, model_checks, sglang_checks
 from ddtree.cli.checks import Check, as_json_object
 from ddtree.cli.paths import cache_dir
 
@@ -41,6 +41,7 @@ def collect() -> list[Check]:
         machine_checks.omp_waiting(os.environ),
         model_checks.cache_folder(cache),
         machine_checks.sandbox(),
+        sglang_checks.sglang(),
     ]
     if any(check.status == "missing" for check in packages):
         value = "cores, cuda and models not checked: the packages above come first"
