@@ -158,8 +158,9 @@ def _filter(ids: Tensor, scaled: Tensor, total: Tensor, rules: SamplingRules) ->
     in_top_k = ranks < rules.top_k[:, None]
     weights = scaled.exp() * in_top_k
     summed = weights.cumsum(-1)
+    limited = rules.top_k < ids.shape[-1]
     if not rules.joint:
-        total = torch.where(rules.top_k < ids.shape[-1], summed[:, -1], total)
+        total = torch.where(limited, summed[:, -1], total)
     mass = pad(summed[:, :-1], (1, 0)) / total[:, None]
     # The first token is always kept: rounding can't empty a row.
     in_top_p = (mass < rules.top_p[:, None]) | (ranks == 0) | (rules.top_p >= 1)[:, None]
