@@ -67,7 +67,7 @@ def reported(arm: Arm) -> dict[str, Any]:
         "speculative_algorithm": "DFLASH" if arm.method == "chain" else "DDTREE",
         "speculative_draft_model_path": "d",
         "speculative_num_draft_tokens": 8 if arm.budget is None else arm.budget + 1,
-        "ddtree": {"budget": arm.budget, "topk": arm.topk},
+        "internal_states": [{"ddtree": {"budget": arm.budget, "topk": arm.topk}}],
         "speculative_draft_window_size": arm.draft_window,
     }
 

@@ -141,7 +141,7 @@ RESOLVED = {
     "speculative_algorithm": "DDTREE",
     "speculative_draft_model_path": "d",
     "speculative_num_draft_tokens": 17,
-    "ddtree": {"budget": 16, "topk": 4, "block": 8, "window": 256, "ranks": False},
+    "internal_states": [{"ddtree": {"budget": 16, "topk": 4, "block": 8, "window": 256}}],
     "speculative_draft_window_size": 256,
     "version": "0.5.15",
 }
@@ -179,8 +179,14 @@ def test_a_server_that_runs_what_it_was_asked_to() -> None:
             {"speculative_draft_window_size": 512},
             "draft_window: asked for 256, the server runs 512",
         ),
-        ({"ddtree": {"budget": 16, "topk": 1}}, "ddtree.topk: asked for 4, the server runs 1"),
-        ({"ddtree": {"budget": 15, "topk": 4}}, "ddtree.budget: asked for 16, the server runs 15"),
+        (
+            {"internal_states": [{"ddtree": {"budget": 16, "topk": 1}}]},
+            "ddtree.topk: asked for 4, the server runs 1",
+        ),
+        (
+            {"internal_states": [{"ddtree": {"budget": 15, "topk": 4}}]},
+            "ddtree.budget: asked for 16, the server runs 15",
+        ),
         (
             {"speculative_algorithm": "EAGLE"},
             "speculative_algorithm: asked for DDTREE, the server runs EAGLE",

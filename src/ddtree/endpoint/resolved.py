@@ -68,7 +68,8 @@ def _sglang(arm: Arm, ask: ServerAsk, reported: Mapping[str, Any]) -> list[str]:
     else:
         # What the plugin resolved; SGLang's own number of draft tokens also covers the block.
         asked |= {"ddtree.budget": arm.budget, "ddtree.topk": arm.topk}
-        has |= {f"ddtree.{name}": v for name, v in (reported.get("ddtree") or {}).items()}
+        state: dict[str, Any] = next(iter(reported.get("internal_states") or ()), {})
+        has |= {f"ddtree.{name}": value for name, value in (state.get("ddtree") or {}).items()}
     found = [
         _text(name, value, has.get(name))
         for name, value in asked.items()

@@ -43,6 +43,7 @@ from ddtree.sglang_plugin.settings import (
 # What the hooks below are put on.
 MASK_POLICY = "sglang.srt.speculative.dflash_utils.resolve_dflash_verify_mask_policy"
 MASK_BUFFER = "sglang.srt.layers.attention.triton_backend.TritonAttnBackend.init_cuda_graph_state"
+FINISHING = "sglang.srt.managers.schedule_batch.Req.update_finish_state"
 REQUEST_CHECK = "sglang.srt.managers.scheduler.validate_dflash_request"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ddtree.errors import ConfigError
 from ddtree.sglang_plugin.contract import installed_root, problems
+from ddtree.sglang_plugin.endings import stops_before_limit
 from ddtree.sglang_plugin.settings import (
     CPU_BACKEND,
     NAME,
@@ -69,12 +70,16 @@ def _register() -> None:
 
         return TreeTorchBackend(runner)
 
+    def finishing(original: Any, req: Any, new_accepted_len: int = 1) -> None:
+        stops_before_limit(adapter.is_serving_trees, original, req, new_accepted_len)
+
     put = SpeculativeAlgorithm.register(NAME, supports_overlap=True, spec_class=Algorithm)
     put(worker)
     hooks: tuple[tuple[str, Callable[..., Any], HookType], ...] = (
         (adapter.MASK_POLICY, adapter.captured_with_mask, HookType.AROUND),
         (adapter.MASK_BUFFER, adapter.roomier_mask, HookType.AFTER),
         (adapter.REQUEST_CHECK, adapter.refused_request, HookType.AROUND),
+        (adapter.FINISHING, finishing, HookType.AROUND),
     )
     for target, hook, kind in hooks:
         HookRegistry.register(target, hook, kind)

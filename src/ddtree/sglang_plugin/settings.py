@@ -51,7 +51,7 @@ def read_wishes(environment: Mapping[str, str]) -> Wishes:
 
 @dataclass(frozen=True)
 class Resolved:
-    """What a server runs with; `/server_info` shows it under `ddtree`."""
+    """What a server runs with; `/server_info` shows it under `ddtree` of its internal states."""
 
     shape: TreeShape
     ranks: bool
