@@ -5,10 +5,15 @@ from collections import Counter
 
 import pytest
 
-from sglang_plugin.sglang_server import Answer, Server
+from sglang_plugin.sglang_server import ABOVE, Answer, Server
 from support.law import assert_drawn_from
 
-pytestmark = [pytest.mark.sglang, pytest.mark.model]
+# One shape: a draw doesn't know what the tree around it holds.
+pytestmark = [
+    pytest.mark.sglang,
+    pytest.mark.model,
+    pytest.mark.parametrize("shape", [ABOVE], indirect=True, scope="session"),
+]
 
 REQUESTS = 210
 LISTED = 60
