@@ -47,5 +47,5 @@ def test_the_kinds_are_all_there_with_their_routes() -> None:
 def test_the_options_of_a_launch_are_those_of_the_page(arm: Arm) -> None:
     (row,) = [r for r in table("| arm | SGLang |") if r[0] == f"`{arm.method}`"]
     line = arm_command(parse_endpoint({"kind": "sglang"}), arm, ASK)
-    flags = [word for word in line if word.startswith("--speculative")]
+    flags = [word for word in line[line.index("--dtype") + 4 :] if word.startswith("--")]
     assert set(re.findall(r"--[a-z-]+", row[1])) == set(flags)

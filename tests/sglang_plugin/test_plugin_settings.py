@@ -15,6 +15,7 @@ from ddtree.sglang_plugin.settings import (
     read_wishes,
     require_supported,
     resolve,
+    row_headroom,
 )
 
 GOOD = Flags("drafter", {"triton"}, 1, 1, False, False, (1.0, 1.0), False)
@@ -93,6 +94,12 @@ def test_good_flags_pass() -> None:
 def test_a_flag_that_trees_cannot_follow_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         require_supported(dataclasses.replace(GOOD, **changes))
+
+
+def test_a_row_holds_what_is_reserved() -> None:
+    """Committed tokens never exceed the context; two rounds are reserved beyond them."""
+    assert row_headroom(21, 17) == 38
+    assert row_headroom(50, 17) == 50
 
 
 def test_penalties_are_refused_by_name() -> None:

@@ -1,4 +1,4 @@
-"""What DDTREE needs of SGLang 0.5.15 to 0.5.17: the one module that a port rewrites.
+"""What DDTREE needs of SGLang 0.5.15: the one module that a port rewrites.
 
 `ServerWorker` turns stock DFLASH's worker into steps that a round is made of; `TreeAlgorithm` and
 the hooks below make the rest of the server treat DDTREE as a DFLASH whose target verifies trees.
@@ -44,6 +44,9 @@ from ddtree.sglang_plugin.settings import (
 MASK_POLICY = "sglang.srt.speculative.dflash_utils.resolve_dflash_verify_mask_policy"
 MASK_BUFFER = "sglang.srt.layers.attention.triton_backend.TritonAttnBackend.init_cuda_graph_state"
 FINISHING = "sglang.srt.managers.schedule_batch.Req.update_finish_state"
+ROW_LENGTH = (
+    "sglang.srt.model_executor.model_runner_kv_cache_mixin.get_req_to_token_extra_context_len"
+)
 REQUEST_CHECK = "sglang.srt.managers.scheduler.validate_dflash_request"
 
 
@@ -54,9 +57,8 @@ class TreeAlgorithm(CustomSpecAlgo):
         """The target captures hidden states, the drafter's layers count in the KV budget."""
         return True
 
-    def supports_target_verify_for_draft(self) -> bool:
-        """The drafter's block runs as a verifying pass."""
-        return True
+    # The drafter's block runs as a verifying pass.
+    supports_target_verify_for_draft = is_dflash
 
     def need_topk(self) -> bool:
         """Nothing EAGLE-like is relayed between rounds."""

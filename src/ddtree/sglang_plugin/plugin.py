@@ -15,6 +15,7 @@ from ddtree.sglang_plugin.settings import (
     read_wishes,
     require_supported,
     resolve,
+    row_headroom,
 )
 
 _log = logging.getLogger(__name__)
@@ -73,12 +74,19 @@ def _register() -> None:
     def finishing(original: Any, req: Any, new_accepted_len: int = 1) -> None:
         stops_before_limit(adapter.is_serving_trees, original, req, new_accepted_len)
 
+    def row_length(original: Any, server_args: Any) -> int:
+        plain: int = original(server_args)
+        if server_args.speculative_algorithm != NAME:
+            return plain
+        return row_headroom(plain, server_args.speculative_num_draft_tokens)
+
     put = SpeculativeAlgorithm.register(NAME, supports_overlap=True, spec_class=Algorithm)
     put(worker)
     hooks: tuple[tuple[str, Callable[..., Any], HookType], ...] = (
         (adapter.MASK_POLICY, adapter.captured_with_mask, HookType.AROUND),
         (adapter.MASK_BUFFER, adapter.roomier_mask, HookType.AFTER),
         (adapter.REQUEST_CHECK, adapter.refused_request, HookType.AROUND),
+        (adapter.ROW_LENGTH, row_length, HookType.AROUND),
         (adapter.FINISHING, finishing, HookType.AROUND),
     )
     for target, hook, kind in hooks:

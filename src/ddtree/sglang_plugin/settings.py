@@ -88,6 +88,15 @@ def resolve(rows: int | None, block: int, window: int | None, wishes: Wishes) ->
     return Resolved(TreeShape(block, rows - 1, wishes.topk, window), wishes.ranks)
 
 
+def row_headroom(plain: int, draft_tokens: int) -> int:
+    """Columns of a request's row of KV slots beyond the context, where SGLang makes `plain`.
+
+    It reserves two rounds of `draft_tokens` slots ahead of what is committed and makes room for
+    one: near the context's end it would write into the next request's row.
+    """
+    return max(plain, 4 + 2 * draft_tokens)
+
+
 @dataclass(frozen=True)
 class Flags:
     """A server's arguments that DDTREE may not be able to run with, after SGLang's defaults."""
