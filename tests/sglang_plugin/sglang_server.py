@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 STUBS = Path(__file__).parent / "stub"
-READY = "ready to roll"
+READY = "Uvicorn running on"
 _STARTUP_S = 120
 _OWN = {
     "SGLANG_USE_CPU_ENGINE": "1",
