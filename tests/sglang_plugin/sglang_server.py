@@ -18,7 +18,7 @@ from typing import Any
 STUBS = Path(__file__).parent / "stub"
 READY = "Uvicorn running on"
 _STARTUP_S = 120
-_OWN = {
+CPU_ENVIRONMENT = {
     "SGLANG_USE_CPU_ENGINE": "1",
     "TRITON_INTERPRET": "1",
     "SGLANG_NATIVE_MOVE_KV_CACHE": "1",
@@ -27,7 +27,7 @@ _OWN = {
     "OMP_WAIT_POLICY": "passive",
     "GOMP_SPINCOUNT": "0",
 }
-_FLAGS = [
+CPU_FLAGS = [
     "--device",
     "cpu",
     "--dtype",
@@ -153,15 +153,23 @@ def launch(
     environment: Mapping[str, str],
     paths: Sequence[Path] = (),
 ) -> Server:
-    """Start a server process, without waiting for it. paths: put before other Python paths."""
-    inherited = {n: v for n, v in os.environ.items() if not n.startswith("DDTREE_")}
+    """Start a server on this CPU, without waiting for it. paths: put before other Python paths."""
     folders = os.pathsep.join(str(path) for path in (*paths, STUBS))
-    command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(pair.target)]
-    command += ["--port", str(port), *_FLAGS, *flags]
+    given = {**CPU_ENVIRONMENT, "PYTHONPATH": folders, **environment}
+    return start(pair.target, port, log, [*CPU_FLAGS, *flags], given)
+
+
+def start(
+    target: Path, port: int, log: Path, flags: Sequence[str], environment: Mapping[str, str]
+) -> Server:
+    """Start a server of `target` on whatever machine the flags and the environment are for."""
+    inherited = {n: v for n, v in os.environ.items() if not n.startswith("DDTREE_")}
+    command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(target)]
+    command += ["--port", str(port), *flags]
     with log.open("wb") as out:
         process = subprocess.Popen(
             command,
-            env={**inherited, **_OWN, "PYTHONPATH": folders, **environment},
+            env={**inherited, **environment},
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -169,9 +177,9 @@ def launch(
     return Server(process, port, log)
 
 
-def await_ready(server: Server) -> None:
+def await_ready(server: Server, within_s: float = _STARTUP_S) -> None:
     """Return when the server serves; RuntimeError with the end of its log if it can't."""
-    end = time.monotonic() + _STARTUP_S
+    end = time.monotonic() + within_s
     while time.monotonic() < end:
         text = server.log.read_text(errors="replace")
         if READY in text:
