@@ -62,7 +62,7 @@ def _timed(
 def profiled(server: Server, prompt: Sequence[int], folder: Path, rounds: int = 24) -> Path:
     """The trace of `rounds` rounds of one request, as SGLang's profiler writes it."""
     folder.mkdir(parents=True)
-    asked = threading.Thread(target=server.ask, args=(prompt,), kwargs={"max_new_tokens": 400})
+    asked = threading.Thread(target=server.ask, args=(prompt,), kwargs={"max_new_tokens": 2000})
     asked.start()
     time.sleep(0.15)
     body = {"output_dir": str(folder), "num_steps": rounds, "activities": ["CPU", "GPU"]}
