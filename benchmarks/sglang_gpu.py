@@ -173,7 +173,7 @@ def split(servers, prompts, args):
     """The rounds of one request on the GPU, at the shortest and the longest context."""
     cells = []
     with tempfile.TemporaryDirectory() as folder:
-        for context in (min(prompts), max(prompts)):
+        for context in sorted({min(prompts), max(prompts)}):
             for name, server in servers.items():
                 place = Path(folder) / f"{name}-{context}"
                 trace = profiled(server, prompts[context][0], place)

@@ -107,6 +107,25 @@ def test_mixed_rows_equal_rows_alone(vocab):
         assert core.sample(logits[one], rules.take(one), positions[one])[0] == together[row]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("vocab", [5, 1500])
+def test_drawing_without_reading_back_is_the_same_where_it_is_sure(vocab, kind):
+    params = combinations(vocab)
+    logits = make_logits(kind, len(params), vocab)
+    rules, positions = rules_of(params, vocab), torch.arange(len(params))
+    expected = core.sample(logits, rules, positions)
+    tokens, sure = sampling.sample_unread(logits, rules, positions, filtered=True)
+    assert torch.equal(tokens[sure], expected[sure])
+    # Among equals the pool of a larger vocabulary decides nothing.
+    assert sure.all() if vocab <= sampling.POOL else sure.any() or kind == "flat"
+    whole = ((rules.top_k >= vocab) & (rules.top_p >= 1)).nonzero()[:, 0]
+    alike, sure = sampling.sample_unread(
+        logits[whole], rules.take(whole), positions[whole], filtered=False
+    )
+    assert torch.equal(alike, expected[whole])
+    assert sure.all()
+
+
 @pytest.mark.parametrize(
     ("kind", "settings", "decided"),
     [

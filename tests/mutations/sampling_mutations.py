@@ -105,7 +105,7 @@ FILTER_MUTATIONS = (
     Mutation(
         "rows without order ignore min_p",
         SAMPLING,
-        (("kept = scaled >= rules.min_p.log()[:, None]", "kept = scaled <= 0"),),
+        (("scaled, scaled >= rules.min_p.log()[:, None]", "scaled, scaled <= 0"),),
         (sampling.check_single_draws,),
         harmless_to=sampling.check_filter_definition,
     ),

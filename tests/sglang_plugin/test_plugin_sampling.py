@@ -7,6 +7,8 @@ from torch import Tensor
 from ddtree.core.candidates import Candidates
 from ddtree.core.levelwise import LevelwiseBuilder
 from ddtree.core.sampling import SamplingRules, log_probabilities, sample
+from ddtree.core.walk import UNVISITED, walk_choices
+from ddtree.sglang_plugin import sampling
 from ddtree.sglang_plugin.rounds import Planted, Start, TreeShape, plant, settle
 from ddtree.sglang_plugin.sampling import Drawing, choose, request_seed
 
@@ -78,10 +80,18 @@ def a_batch(seed: int) -> tuple[Planted, Start, Tensor]:
     return planted, start, torch.randn(3 * SHAPE.rows, VOCABULARY) * 2
 
 
-def drawing(greedy: bool, temperature: float = 1.0, bias: Tensor | None = None) -> Drawing:
+def drawing(
+    greedy: bool,
+    temperature: float = 1.0,
+    bias: Tensor | None = None,
+    k: int = 1 << 30,
+    p: float = 1.0,
+) -> Drawing:
     one = torch.ones(3)
-    k = torch.full((3,), 1 << 30, dtype=torch.int32)
-    return Drawing(greedy, one[:, None] * temperature, k, one, one * 0, [7, 8, 9], bias)
+    ks = torch.full((3,), k, dtype=torch.int32)
+    filtered = k < 1 << 30 or p < 1
+    heat = one[:, None] * temperature
+    return Drawing(greedy, filtered, heat, ks, one * p, one * 0, [7, 8, 9], bias)
 
 
 def test_greedy_choices_are_the_argmax() -> None:
@@ -120,6 +130,50 @@ def test_sampled_tokens_are_the_draw_of_their_position() -> None:
                 assert int(drawn) == int(settled.tokens[number, depth])
                 seen += depth > 0
     assert seen > 0
+
+
+@pytest.mark.parametrize(("k", "p"), [(1 << 30, 1.0), (5, 1.0), (1 << 30, 0.6), (9, 0.8)])
+@pytest.mark.parametrize("entries", [1, 3 * VOCABULARY, 1 << 24])
+def test_drawing_at_all_rows_is_walking(
+    monkeypatch: pytest.MonkeyPatch, k: int, p: float, entries: int
+) -> None:
+    monkeypatch.setattr(sampling, "ENTRIES_AT_ONCE", entries)
+    deep = 0
+    for seed in range(30):
+        planted, start, logits = a_batch(seed)
+        how = drawing(False, 0.7, k=k, p=p)
+        grid = logits.view(3, SHAPE.rows, -1)
+        rules = sampling.rules_of(how, torch.device("cpu"))
+        walked = walk_choices(planted.tree, grid, rules, None, start.lengths).tokens
+        everywhere = choose(planted, logits, start, how)
+        visited = walked != UNVISITED
+        assert torch.equal(everywhere[visited], walked[visited])
+        deep += int(visited[:, 1:].sum())
+    assert deep > 5
+
+
+def test_rows_that_the_pool_leaves_open_are_walked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flat logits: the pool of the best tokens holds less than top_p asks for."""
+    monkeypatch.setattr("ddtree.core.sampling.POOL", 8)
+    for seed in range(6):
+        planted, start, logits = a_batch(seed)
+        how = drawing(False, 5.0, p=0.9)
+        grid = logits.view(3, SHAPE.rows, -1)
+        rules = sampling.rules_of(how, torch.device("cpu"))
+        tokens, sure = sampling.draw_all(planted, grid, rules, filtered=True)
+        assert not sampling.is_sure(planted, tokens, sure).all()
+        walked = walk_choices(planted.tree, grid, rules, None, start.lengths).tokens
+        assert torch.equal(choose(planted, logits, start, how), walked)
+
+
+def test_an_open_row_matters_on_the_walk_alone() -> None:
+    planted, _, _ = a_batch(0)
+    first = planted.tree.tokens[:, :1]
+    tokens = torch.full((3, SHAPE.rows), -1)
+    tokens[:, :1] = first
+    sure = torch.ones_like(tokens, dtype=torch.bool)
+    sure[0, 3:], sure[1, 1], sure[2, 0] = False, False, False
+    assert sampling.is_sure(planted, tokens, sure).tolist() == [True, False, False]
 
 
 def test_seeds_are_the_requests_own() -> None:

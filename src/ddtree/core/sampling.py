@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from torch.return_types import topk
 
 from ddtree.core.noise import APPROXIMATION_ERROR, approximate_gumbel, gumbel
 
@@ -81,6 +82,24 @@ def sample(logits: Tensor, rules: SamplingRules, positions: Tensor) -> Tensor:
     return tokens
 
 
+def sample_unread(
+    logits: Tensor, rules: SamplingRules, positions: Tensor, *, filtered: bool
+) -> tuple[Tensor, Tensor]:
+    """`sample` for logits [n, V] without a read-back, for a GPU that the host runs ahead of.
+
+    filtered: whether any row has top_k or top_p, which the host knows. Returns tokens [n] and
+    [n] bool, where they are those of `sample`: elsewhere the row's pool decides nothing.
+    """
+    if filtered:
+        ranked, sure = _pool(logits, _scale(logits, rules.temperatures), rules)
+        ids, scaled, kept = ranked.ids, ranked.scaled, ranked.kept
+    else:
+        ids, scaled, kept = _unordered(logits, rules)
+        sure = torch.ones_like(positions, dtype=torch.bool)
+    values, few = _contenders(ids, scaled, kept, rules, positions)
+    return _best_contender(ids, values, few.indices, rules, positions), sure
+
+
 def _sample_filtered(logits: Tensor, rules: SamplingRules, positions: Tensor) -> Tensor:
     """Rows with top_k or top_p: from their best tokens, or from all where those don't decide."""
     pool, sure = _pool(logits, _scale(logits, rules.temperatures), rules)
@@ -94,11 +113,17 @@ def _sample_filtered(logits: Tensor, rules: SamplingRules, positions: Tensor) ->
 
 
 def _sample_whole(logits: Tensor, rules: SamplingRules, positions: Tensor) -> Tensor:
-    """Rows whose tokens need no order: min_p looks at the best one alone."""
+    """Rows whose tokens need no order."""
+    ids, scaled, kept = _unordered(logits, rules)
+    return _draw(ids, scaled, kept, rules, positions)
+
+
+def _unordered(logits: Tensor, rules: SamplingRules) -> tuple[Tensor, Tensor, Tensor]:
+    """ids, scaled and kept [n, V] of rows without top_k and top_p: min_p looks at the best token
+    alone."""
     scaled = _scale(logits, rules.temperatures)
     ids = torch.arange(logits.shape[-1], device=logits.device).expand_as(scaled)
-    kept = scaled >= rules.min_p.log()[:, None]
-    return _draw(ids, scaled, kept, rules, positions)
+    return ids, scaled, scaled >= rules.min_p.log()[:, None]
 
 
 def rank(logits: Tensor, rules: SamplingRules) -> Ranked:
@@ -172,14 +197,27 @@ def _draw(
     ids: Tensor, scaled: Tensor, kept: Tensor, rules: SamplingRules, positions: Tensor
 ) -> Tensor:
     """argmax(scaled + noise) over kept tokens [n, K], the lowest id among equals."""
-    seeds, positions = rules.seeds[:, None], positions[:, None]
-    values = scaled.masked_fill(~kept, -torch.inf)
-    rough = values + approximate_gumbel(seeds, positions, ids)
-    few = rough.topk(min(_CONTENDERS, ids.shape[-1]), dim=-1)
-    tokens = ids.gather(-1, few.indices)
+    values, few = _contenders(ids, scaled, kept, rules, positions)
     lead = few.values[:, :1] - few.values[:, 1:2]
     if bool((lead > 2 * APPROXIMATION_ERROR).all()):
-        return tokens[:, 0]
-    tokens, order = tokens.sort(-1)
-    exact = values.gather(-1, few.indices.gather(-1, order)) + gumbel(seeds, positions, tokens)
+        return ids.gather(-1, few.indices[:, :1])[:, 0]
+    return _best_contender(ids, values, few.indices, rules, positions)
+
+
+def _contenders(
+    ids: Tensor, scaled: Tensor, kept: Tensor, rules: SamplingRules, positions: Tensor
+) -> tuple[Tensor, topk]:
+    """`scaled` [n, K] of kept tokens, -inf for others, and the few best by approximate noise."""
+    values = scaled.masked_fill(~kept, -torch.inf)
+    rough = values + approximate_gumbel(rules.seeds[:, None], positions[:, None], ids)
+    return values, rough.topk(min(_CONTENDERS, ids.shape[-1]), dim=-1)
+
+
+def _best_contender(
+    ids: Tensor, values: Tensor, places: Tensor, rules: SamplingRules, positions: Tensor
+) -> Tensor:
+    """The best of the tokens at `places` [n, C] of ids and values [n, K], by exact noise."""
+    tokens, order = ids.gather(-1, places).sort(-1)
+    noise = gumbel(rules.seeds[:, None], positions[:, None], tokens)
+    exact = values.gather(-1, places.gather(-1, order)) + noise
     return tokens.gather(-1, exact.max(-1, keepdim=True).indices)[:, 0]

@@ -274,16 +274,15 @@ class ServerWorker(DFlashWorkerV2):
         info = batch.sampling_info
         if info is None:
             return None
-        seeds = [
-            request_seed(req.sampling_params.sampling_seed, str(req.rid)) for req in batch.reqs
-        ]
+        reqs = [] if info.is_all_greedy else batch.reqs
         return Drawing(
             info.is_all_greedy,
+            info.need_top_k_sampling or info.need_top_p_sampling,
             info.temperatures,
             info.top_ks,
             info.top_ps,
             info.min_ps,
-            [] if info.is_all_greedy else seeds,
+            [request_seed(req.sampling_params.sampling_seed, str(req.rid)) for req in reqs],
             info.logit_bias,
         )
 
