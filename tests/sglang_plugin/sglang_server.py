@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 STUBS = Path(__file__).parent / "stub"
+# Plugins beside DDTREE's, for `paths` below: what SGLang lacks on a CPU, and planted faults.
+ON_CPU, FAULTY = (Path(__file__).parent / name for name in ("cpu", "fault"))
 READY = "Uvicorn running on"
 _STARTUP_S = 120
 CPU_ENVIRONMENT = {
@@ -47,6 +49,8 @@ CPU_FLAGS = [
     "--random-seed",
     "1",
     "--disable-radix-cache",
+    # Idle schedulers would poll, and take the processor from the one that is asked.
+    "--sleep-on-idle",
 ]
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ddtree.core.candidates import Candidates, ordered_places, top_candidates
 from ddtree.core.levelwise import LevelwiseBuilder
@@ -42,17 +43,20 @@ class HeadShard:
 def merged_candidates(logits: Tensor, first: int, topk: int, gather: Gather) -> Candidates:
     """`top_candidates` of a vocabulary cut into ranks' slices; logits [B, D, V'] of this rank."""
     own = top_candidates(logits, topk)
-    values = logits.gather(-1, own.tokens).double()
+    # A slice may hold fewer than topk tokens, and all ranks have to send as much.
+    short = (0, topk - own.tokens.shape[-1])
+    values = pad(logits.gather(-1, own.tokens).double(), short, value=-torch.inf)
+    ids = pad(own.tokens + first, short).double()
     total = logits.float().logsumexp(-1, keepdim=True).double()
     flag = own.invalid.double()[:, None, None].expand_as(total)
     # One gather for everything: float64 holds token ids exactly.
-    sent = torch.cat([values, (own.tokens + first).double(), total, flag], -1)
-    parts = torch.split(gather(sent.contiguous()), [values.shape[-1]] * 2 + [1, 1], -1)
+    sent = torch.cat([values, ids, total, flag], -1)
+    parts = torch.split(gather(sent.contiguous()), [topk, topk, 1, 1], -1)
     values, tokens, total, flag = parts
     invalid = (flag != 0).any(0)[..., 0].any(-1)
     values, ids = (part.permute(1, 2, 0, 3).flatten(2) for part in (values, tokens))
     ids = ids.long()
-    places = ordered_places(values.float(), ids, min(topk, values.shape[-1]))
+    places = ordered_places(values.float(), ids, topk)
     best = values.gather(-1, places)
     log_probs = (best - total.logsumexp(0)).float().clamp(max=0.0)
     dead = (best == -torch.inf) | invalid[:, None, None]

@@ -1,11 +1,11 @@
-"""A second plugin for tests alone: plants the fault that FAULT names in DDTREE's worker."""
+"""A second plugin for tests alone: plants the fault that FAULT names in DDTREE's plugin."""
 
 import dataclasses
 import os
 
 import torch
 
-from ddtree.sglang_plugin import drafting, rounds, worker
+from ddtree.sglang_plugin import adapter, drafting, rounds, worker
 
 
 def everyone_sees_everyone(planted, lengths):
@@ -34,10 +34,22 @@ def first_rows_are_kept(hidden, path, rows):
     return rounds.kept_hidden(hidden, torch.arange(path.shape[1]).expand_as(path), rows)
 
 
+def no_first_token(logits, _, topk, gather, right=drafting.merged_candidates):
+    """A rank's own token ids pass for those of the whole vocabulary."""
+    return right(logits, 0, topk, gather)
+
+
+def everyone_serves_trees():
+    """Hooks take every server for one of DDTREE."""
+    return True
+
+
 FAULTS = {
     "mask": (worker, "full_mask", everyone_sees_everyone),
     "positions": (drafting, "plant", rows_as_positions),
     "moves": (worker, "moves", nothing_moves),
+    "everywhere": (adapter, "is_serving_trees", everyone_serves_trees),
+    "shard": (drafting, "merged_candidates", no_first_token),
     "hidden": (worker, "kept_hidden", first_rows_are_kept),
 }
 
