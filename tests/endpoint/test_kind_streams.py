@@ -22,7 +22,7 @@ from ddtree.records.metrics import acceptance_length
 from ddtree.records.requests import RequestRecord
 from mutations.planting import Mutation, planted
 
-PROMPT = (5, 6)
+PROMPT, CHAIN = (5, 6), Arm("chain")
 TALKS = {
     "ddtree": MockTalk("ddtree"),
     "sglang": MockTalk("sglang", method="chain"),
@@ -54,11 +54,9 @@ def wire(data: list[str], end: str = "\n") -> bytes:
     return "".join(f": ping{end}data: {event}{end}{end}" for event in data).encode()
 
 
-def read(
-    kind: Kind, chunks: list[bytes], max_tokens: int = 9, method: str = "chain"
-) -> RequestRecord:
+def read(kind: Kind, chunks: list[bytes], max_tokens: int = 9, arm: Arm = CHAIN) -> RequestRecord:
     """What the client makes of these reads; each at its own second."""
-    request = CompletionRequest(PROMPT, max_tokens, Arm(method))  # type: ignore[arg-type]
+    request = CompletionRequest(PROMPT, max_tokens, arm)
     state = StreamState(PROMPT, max_tokens, 0.0, dialect_of(kind).reader(request))
     parser = SSEParser()
     for second, chunk in enumerate([*chunks, b""], start=1):
@@ -196,6 +194,38 @@ DRAFTS = {"spec_verify_ct": 1, "spec_num_correct_drafts": 1}
 def test_hand_made_streams(kind: Kind, data: list[str], error: str | None) -> None:
     record = read(kind, [wire(data)])
     assert (record.error and error_class(record.error)) == error
+
+
+TREES = Arm("ddtree", 4, 2)
+PLACES = {"ddtree_ranks": [-1, 0, 1, -1, -1, 0], "ddtree_nodes": [-1, 0, 3, -1, -1, 0]}
+ROUNDS = {"spec_verify_ct": 3, "spec_num_correct_drafts": 4, "spec_num_proposed_drafts": 21}
+
+
+def test_places_of_tokens_become_paths_of_rounds() -> None:
+    """Whole in each chunk or by chunk; the answer was cut after a drafted token."""
+    first = {key: values[:4] for key, values in PLACES.items()}
+    rest = {key: values[4:] for key, values in PLACES.items()}
+    ids = [1, 2, 3, 4, 5, 6]
+    for data in (
+        [generate(ids[:4], 4, **first), generate(ids, 6, STOP, **ROUNDS, **PLACES)],
+        [generate(ids[:4], 4, **first), generate(ids[4:], 6, STOP, **ROUNDS, **rest)],
+    ):
+        stats = read("sglang", [wire(data)], arm=TREES).stats
+        assert stats is not None
+        assert stats["accepted_ranks"] == [(0, 1), (), (0,)]
+        assert stats["accepted_nodes"] == [(0, 3), (), (0,)]
+        # Of the arm's budget: SGLang's own count is the wider of tree and block.
+        assert stats["tree_nodes"] == 12
+
+
+def test_places_that_make_other_rounds_are_refused() -> None:
+    data = [generate([1, 2, 3, 4, 5, 6], 6, STOP, **ROUNDS | {"spec_verify_ct": 4}, **PLACES)]
+    record = read("sglang", [wire(data)], arm=TREES)
+    assert error_class(record.error or "") == "count_mismatch"
+    retracted = [generate([1, 2, 3, 4, 5, 6], 6, STOP, num_retractions=1, **ROUNDS, **PLACES)]
+    stats = read("sglang", [wire(retracted)], arm=TREES).stats
+    assert stats is not None
+    assert "accepted_ranks" not in stats
 
 
 def test_usage_by_chunk_counts_hidden_tokens_and_late_text() -> None:

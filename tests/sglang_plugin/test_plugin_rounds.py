@@ -8,7 +8,14 @@ from ddtree.core.accept import accept_walk
 from ddtree.core.candidates import Candidates
 from ddtree.core.levelwise import LevelwiseBuilder
 from ddtree.sglang_plugin import rounds
-from ddtree.sglang_plugin.ranks import NO_RANK, StepRanks, TokenValues, accepted_ranks
+from ddtree.sglang_plugin.ranks import (
+    NO_PLACE,
+    NODES,
+    RANKS,
+    StepPlaces,
+    TokenValues,
+    accepted_places,
+)
 from ddtree.sglang_plugin.rounds import Planted, Start, TreeShape
 from mutations.planting import Mutation, assert_caught
 
@@ -216,7 +223,7 @@ def test_planted_bug_is_caught(mutation: Mutation) -> None:
     assert_caught(mutation)
 
 
-def test_ranks_are_those_of_the_accepted_tokens() -> None:
+def test_ranks_and_nodes_are_those_of_the_accepted_tokens() -> None:
     torch.manual_seed(1)
     shape, start = TreeShape(4, 9, 3, None), a_start([3, 9, 20])
     planted = trees_of(shape, start)
@@ -224,15 +231,17 @@ def test_ranks_are_those_of_the_accepted_tokens() -> None:
     choices = torch.full((3, shape.rows), VOCABULARY)
     choices.scatter_(1, tree.parents.flip(1), tree.tokens.flip(1))
     settled = rounds.settle(planted, choices, start)
-    read = StepRanks(accepted_ranks(tree, settled), settled.counts)
+    places = accepted_places(tree, settled)
+    ranks_of, nodes_of = (StepPlaces(places[key], settled.counts) for key in (RANKS, NODES))
     for number, (path, _) in enumerate(accept_walk(tree, choices)):
         ranks = [int(tree.ranks[number, row - 1]) for row in path[1:]]
-        assert read[number] == [*ranks, NO_RANK]
-    assert max(read[0] + read[1] + read[2]) >= 0
+        assert ranks_of[number] == [*ranks, NO_PLACE]
+        assert nodes_of[number] == [*(row - 1 for row in path[1:]), NO_PLACE]
+    assert max(ranks_of[0] + ranks_of[1] + ranks_of[2]) >= 0
 
 
 def test_a_steps_values_become_one_entry_a_token() -> None:
-    values = TokenValues([NO_RANK])
-    values.append([0, 2, NO_RANK])
-    values.append([NO_RANK])
-    assert values == [NO_RANK, 0, 2, NO_RANK, NO_RANK]
+    values = TokenValues([NO_PLACE])
+    values.append([0, 2, NO_PLACE])
+    values.append([NO_PLACE])
+    assert values == [NO_PLACE, 0, 2, NO_PLACE, NO_PLACE]

@@ -1,7 +1,9 @@
-"""A rank for each token of an answer, in `meta_info["ddtree_ranks"]`.
+"""Where each token of an answer stood in its tree, in `meta_info["ddtree_ranks"]` and
+`meta_info["ddtree_nodes"]`.
 
-The rank of a drafted token is its place among its depth's candidates (0 for the best); the bonus
-of a round, and the tokens of a prompt pass, have none (-1). Off unless DDTREE_RANKS=1.
+A drafted token's rank is its place among its depth's candidates (0 for the best), its node its
+place in the tree in best-first order; the bonus of a round, and the tokens of a prompt pass, have
+none (-1). Off unless DDTREE_RANKS=1.
 """
 
 from collections.abc import Sequence
@@ -9,12 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ddtree.core.tree import DraftTree
 from ddtree.sglang_plugin.rounds import Settled
 
-KEY = "ddtree_ranks"
-NO_RANK = -1
+RANKS, NODES = "ddtree_ranks", "ddtree_nodes"
+NO_PLACE = -1
 
 
 class TokenValues(list[int]):
@@ -26,33 +29,38 @@ class TokenValues(list[int]):
         self.extend(values)
 
 
-class StepRanks:
-    """The ranks of a batch's round, read when the scheduler reads the round's tokens."""
+class StepPlaces:
+    """The ranks or nodes of a batch's round, read when the scheduler reads the round's tokens."""
 
-    def __init__(self, ranks: Tensor, counts: Tensor) -> None:
-        self._ranks = ranks.to("cpu", non_blocking=True)
+    def __init__(self, places: Tensor, counts: Tensor) -> None:
+        self._places = places.to("cpu", non_blocking=True)
         self._counts = counts.to("cpu", non_blocking=True)
 
     def __getitem__(self, index: int) -> list[int]:
         """One request's, one for each token of the round."""
-        return [int(rank) for rank in self._ranks[index, : int(self._counts[index])]]
+        return [int(place) for place in self._places[index, : int(self._counts[index])]]
 
 
-def accepted_ranks(tree: DraftTree, settled: Settled) -> Tensor:
-    """[B, A] int64: the rank of each accepted token, NO_RANK for the bonus and beyond."""
-    by_row = torch.nn.functional.pad(tree.ranks, (1, 1), value=NO_RANK)
-    following = torch.nn.functional.pad(settled.path, (0, 1), value=by_row.shape[1] - 1)[:, 1:]
+def accepted_places(tree: DraftTree, settled: Settled) -> dict[str, Tensor]:
+    """RANKS and NODES of each accepted token, [B, A] int64; NO_PLACE for the bonus and beyond."""
     drafted = torch.arange(settled.path.shape[1], device=tree.ranks.device)
-    ranks = by_row.gather(1, following)
-    return torch.where(drafted < settled.counts[:, None] - 1, ranks, NO_RANK)
+    accepted = drafted < settled.counts[:, None] - 1
+    following = pad(settled.path, (0, 1), value=tree.width + 1)[:, 1:]
+    by_row = pad(tree.ranks, (1, 1), value=NO_PLACE)
+    return {
+        RANKS: torch.where(accepted, by_row.gather(1, following), NO_PLACE),
+        NODES: torch.where(accepted, following - 1, NO_PLACE),
+    }
 
 
-def attach_ranks(reqs: Sequence[Any], result: Any, tree: DraftTree, settled: Settled) -> None:
-    """Have the scheduler keep the ranks of this round's tokens."""
+def attach_places(reqs: Sequence[Any], result: Any, tree: DraftTree, settled: Settled) -> None:
+    """Have the scheduler keep the ranks and nodes of this round's tokens."""
     for req in reqs:
         if req.customized_info is None:
             # Tokens so far came out of a prompt pass.
-            req.customized_info = {KEY: TokenValues([NO_RANK] * max(len(req.output_ids), 1))}
+            before = [NO_PLACE] * max(len(req.output_ids), 1)
+            req.customized_info = {key: TokenValues(before) for key in (RANKS, NODES)}
     result.logits_output.customized_info = {
-        KEY: StepRanks(accepted_ranks(tree, settled), settled.counts)
+        key: StepPlaces(places, settled.counts)
+        for key, places in accepted_places(tree, settled).items()
     }

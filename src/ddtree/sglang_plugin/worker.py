@@ -19,7 +19,7 @@ from torch import Tensor
 from ddtree.sglang_plugin.adapter import ServerWorker
 from ddtree.sglang_plugin.drafting import TreeHead
 from ddtree.sglang_plugin.graphs import Stage
-from ddtree.sglang_plugin.ranks import attach_ranks
+from ddtree.sglang_plugin.ranks import attach_places
 from ddtree.sglang_plugin.rounds import (
     Block,
     Planted,
@@ -108,7 +108,7 @@ class DDTreeWorker(ServerWorker):
             on_publish(settled.lengths)
         result = self.result_of(verified, settled)
         if self.resolved.ranks:
-            attach_ranks(batch.reqs, result, planted.tree, settled)
+            attach_places(batch.reqs, result, planted.tree, settled)
         return result
 
     def _place(self, start: Start, size: int) -> None:

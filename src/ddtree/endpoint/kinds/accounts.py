@@ -38,6 +38,20 @@ def account(
     return stats
 
 
+def round_paths(by_token: Sequence[int]) -> list[tuple[int, ...]]:
+    """The drafted tokens' values of each round, out of one value a token: below 0 for the prompt's
+    token, which comes first, and for the bonus that ends a round unless the answer was cut."""
+    paths: list[tuple[int, ...]] = []
+    path: list[int] = []
+    for value in by_token[1:]:
+        if value < 0:
+            paths.append(tuple(path))
+            path = []
+        else:
+            path.append(value)
+    return [*paths, tuple(path)] if path else paths
+
+
 def plain_account(completion_tokens: int) -> dict[str, Any]:
     """Decoding without drafts: a token a round, by definition."""
     rounds = max(completion_tokens - 1, 0)

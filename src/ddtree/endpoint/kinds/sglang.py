@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ddtree.endpoint.calls import Chat, CompletionRequest, Prompt, ScoredPosition
-from ddtree.endpoint.kinds.accounts import account, plain_account
+from ddtree.endpoint.kinds.accounts import account, plain_account, round_paths
 from ddtree.endpoint.kinds.base import Call, Kind
 from ddtree.endpoint.kinds.completions import (
     CompletionsReader,
@@ -24,6 +24,7 @@ _TOP = 5
 _HISTOGRAMS = ("spec_correct_drafts_histogram", "spec_accept_histogram")
 _ACCEPTED = ("spec_num_correct_drafts", "spec_accepted_drafts")
 _PROPOSED = ("spec_num_proposed_drafts", "spec_proposed_drafts")
+_PLACES = {"ddtree_ranks": "accepted_ranks", "ddtree_nodes": "accepted_nodes"}
 _WINDOWS = ("speculative_draft_window_size", "speculative_dflash_draft_window_size")
 
 
@@ -123,10 +124,12 @@ def _sampling(sampling: Sampling) -> dict[str, Any]:
 class _SGLangReader:
     def __init__(self, request: CompletionRequest) -> None:
         self._method = None if request.arm is None else request.arm.method
+        self._budget = None if request.arm is None else request.arm.budget
         self._keep_text = request.keep_text
         self._seen = 0
         self._text = ""
         self._meta: dict[str, Any] = {}
+        self._places: dict[str, list[int]] = {}
 
     def read(self, payload: dict[str, Any], at_s: float, state: StreamState) -> None:
         meta = payload.get("meta_info")
@@ -145,6 +148,7 @@ class _SGLangReader:
                 state.add_text(piece, total - self._seen, at_s)
         else:
             self._take_ids(payload["output_ids"], total, at_s, state)
+        self._take_places(meta, total)
         self._seen, self._meta = total, meta
         state.usage = {"prompt_tokens": meta.get("prompt_tokens"), "completion_tokens": total}
         if type(meta.get("cached_tokens")) is int:
@@ -179,6 +183,14 @@ class _SGLangReader:
                 "all ids so far nor the chunk's own",
             )
 
+    def _take_places(self, meta: dict[str, Any], total: int) -> None:
+        """What a DDTREE server with DDTREE_RANKS=1 says of each token: of all, or the chunk's."""
+        for name in _PLACES:
+            values = meta.get(name)
+            if are_ids(values):
+                known = [] if len(values) == total else self._places.get(name, [])
+                self._places[name] = known + values
+
     def _fresh(self, text: str) -> str:
         """What of a chunk's text did not come before, whether it has all of it or its own."""
         piece = text.removeprefix(self._text)
@@ -204,7 +216,8 @@ class _SGLangReader:
             accepted = _first(meta, _ACCEPTED)
             if accepted is None and histogram is not None:
                 accepted = sum(a * n for a, n in enumerate(histogram))
-            proposed = _first(meta, _PROPOSED)
+            # SGLang counts the wider of the tree and the drafter's block.
+            proposed = _first(meta, _PROPOSED) if self._budget is None else rounds * self._budget
             state.stats = account(
                 self._seen,
                 rounds,
@@ -216,12 +229,26 @@ class _SGLangReader:
         except (TypeError, ValueError) as error:
             state.fail("protocol", f"meta_info's spec fields are unusable ({error})")
             return
+        if self._places:
+            self._account_for_places(rounds, state)
         # A retracted request is prefilled again, which gives a token without a round.
         if state.stats["cut_tokens"] < -int(meta.get("num_retractions") or 0):
             state.fail(
                 "count_mismatch",
                 f"{self._seen} tokens are more than 1 + {accepted} accepted + {rounds} rounds",
             )
+
+    def _account_for_places(self, rounds: int, state: StreamState) -> None:
+        """Paths of rounds, unless a second prompt pass hides where they begin."""
+        if self._meta.get("num_retractions"):
+            return
+        paths = {name: round_paths(values) for name, values in self._places.items()}
+        if len(paths) != len(_PLACES) or any(len(found) != rounds for found in paths.values()):
+            told = {name: len(found) for name, found in paths.items()}
+            state.fail("count_mismatch", f"{rounds} rounds, and places of tokens make {told}")
+            return
+        assert state.stats is not None
+        state.stats |= {key: paths[name] for name, key in _PLACES.items()}
 
 
 def _first(meta: dict[str, Any], names: Sequence[str]) -> Any:
