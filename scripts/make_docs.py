@@ -1,4 +1,5 @@
-"""Write docs/cli.md from the commands themselves; `--check` only compares."""
+"""Write the pages of docs/ that are made: cli.md from the commands themselves, sglang-measured.md
+from the committed results; `--check` only compares."""
 
 import sys
 from pathlib import Path
@@ -7,10 +8,22 @@ import typer
 
 from ddtree.cli import app
 
-PATH = Path(__file__).parents[1] / "docs" / "cli.md"
+sys.path.insert(0, str(Path(__file__).parent))
+
+import sglang_page
+
+DOCS = Path(__file__).parents[1] / "docs"
 
 
-def render() -> str:
+def pages() -> dict[Path, str]:
+    """Each page and its text."""
+    return {
+        DOCS / "cli.md": command_line(),
+        DOCS / "sglang-measured.md": sglang_page.render(),
+    }
+
+
+def command_line() -> str:
     """Every command with its arguments, options and defaults."""
     lines = ["# Command line", "", "Written by `python scripts/make_docs.py`; do not edit."]
     for name, command in _commands("ddtree", typer.main.get_command(app)):
@@ -43,8 +56,7 @@ def _row(parameter) -> str:
 
 
 if __name__ == "__main__":
-    text = render()
-    if "--check" in sys.argv:
-        fresh = PATH.read_text() == text
-        sys.exit(0 if fresh else "docs/cli.md is stale: run scripts/make_docs.py")
-    PATH.write_text(text)
+    for path, text in pages().items():
+        if "--check" in sys.argv and path.read_text() != text:
+            sys.exit(f"{path.name} is stale: run scripts/make_docs.py")
+        path.write_text(text)

@@ -6,7 +6,7 @@
     settle   accepted path, KV moved to the front, the drafter fed         (one graph)
 
 Greedy rounds read nothing back, so overlap scheduling hides what the host does. Sampled requests
-and such with a logit bias settle outside the graph, and sampled ones read back once a level.
+and such with a logit bias settle outside the graph.
 """
 
 from collections.abc import Callable
