@@ -14,6 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from sglang_plugin.sglang_server import (
+    CPU_ATTENTION,
     CPU_ENVIRONMENT,
     CPU_FLAGS,
     STUBS,
@@ -97,5 +98,5 @@ def running(
 def machine_flags(*, cpu: bool) -> tuple[list[str], dict[str, str]]:
     """Flags and environment of every server on this kind of machine."""
     if cpu:
-        return CPU_FLAGS, {**CPU_ENVIRONMENT, "PYTHONPATH": str(STUBS)}
+        return [*CPU_FLAGS, *CPU_ATTENTION], {**CPU_ENVIRONMENT, "PYTHONPATH": str(STUBS)}
     return GPU_FLAGS, {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}

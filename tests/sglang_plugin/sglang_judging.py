@@ -6,6 +6,7 @@ that are far from it; rounding, which differs between passes of one row and of m
 are close. How many the target's own answers have, scored in the same way, stands beside it.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,18 +31,21 @@ def judged(ar: Server, prompts: Sequence[Sequence[int]], answers: Sequence[Answe
     gaps: list[float] = []
     for prompt, answer in zip(prompts, answers, strict=True):
         assert answer.status == 200, answer.text
-        fields = {
-            "return_logprob": True,
-            "logprob_start_len": len(prompt) - 1,
-            "top_logprobs_num": 1,
-        }
-        scored = ar.ask([*prompt, *answer.ids], fields, max_new_tokens=1)
-        assert scored.status == 200, scored.text
-        own = scored.meta["input_token_logprobs"][1:]
-        best = scored.meta["input_top_logprobs"][1:]
-        assert [token for _, token, _ in own] == list(answer.ids)
-        gaps += [top[0][0] - mine[0] for mine, top in zip(own, best, strict=True)]
+        gaps += gaps_of(ar, tuple(prompt), answer.ids)
     return Judged(len(gaps), tuple(gap for gap in gaps if gap > 0))
+
+
+@functools.cache
+def gaps_of(ar: Server, prompt: tuple[int, ...], ids: tuple[int, ...]) -> tuple[float, ...]:
+    """By how many nats the best token is ahead of each of an answer's. Most servers give the same
+    answers, which are scored once."""
+    fields = {"return_logprob": True, "logprob_start_len": len(prompt) - 1, "top_logprobs_num": 1}
+    scored = ar.ask([*prompt, *ids], fields, max_new_tokens=1)
+    assert scored.status == 200, scored.text
+    own = scored.meta["input_token_logprobs"][1:]
+    best = scored.meta["input_top_logprobs"][1:]
+    assert [token for _, token, _ in own] == list(ids)
+    return tuple(top[0][0] - mine[0] for mine, top in zip(own, best, strict=True))
 
 
 def verdict(own: Judged, given: Judged) -> str | None:

@@ -34,8 +34,6 @@ CPU_FLAGS = [
     "cpu",
     "--dtype",
     "bfloat16",
-    "--attention-backend",
-    "ddtree_torch",
     "--grammar-backend",
     "none",
     "--sampling-backend",
@@ -52,6 +50,7 @@ CPU_FLAGS = [
     # Idle schedulers would poll, and take the processor from the one that is asked.
     "--sleep-on-idle",
 ]
+CPU_ATTENTION = ["--attention-backend", "ddtree_torch"]
 
 
 @dataclass(frozen=True)
@@ -160,7 +159,11 @@ def launch(
     """Start a server on this CPU, without waiting for it. paths: put before other Python paths."""
     folders = os.pathsep.join(str(path) for path in (*paths, STUBS))
     given = {**CPU_ENVIRONMENT, "PYTHONPATH": folders, **environment}
-    return start(pair.target, port, log, [*CPU_FLAGS, *flags], given)
+    # SGLang knows no backend of a plugin that isn't loaded, not even to be overridden.
+    attention = [] if "--attention-backend" in flags else CPU_ATTENTION
+    # Two processes of tests must not ask each other's servers.
+    port += 100 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    return start(pair.target, port, log, [*CPU_FLAGS, *attention, *flags], given)
 
 
 def start(

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,30 @@ from sglang_plugin.sglang_server import STUBS
 
 pytestmark = pytest.mark.sglang
 
-# In a process of its own: plugins are loaded once a process, and arguments live in its context.
+# A process that has imported SGLang forks one for each case: plugins are loaded once a process, and
+# arguments live in its context.
 RESOLVE = """
-import json, sys
+import json, os, sys
+import sglang.srt.managers.scheduler
 from sglang.srt.plugins import load_plugins
-load_plugins()
 from sglang.srt.server_args import prepare_server_args
-args = prepare_server_args(json.loads(sys.argv[1]))
-names = ("speculative_num_draft_tokens", "attention_backend", "page_size", "tp_size",
+NAMES = ("speculative_num_draft_tokens", "attention_backend", "page_size", "tp_size",
          "speculative_draft_window_size", "speculative_draft_attention_backend",
          "disable_overlap_schedule", "max_running_requests")
-print("RESOLVED", json.dumps({"ddtree": args.ddtree, **{n: getattr(args, n) for n in names}}))
+for line in sys.stdin:
+    case = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        output = os.open(case["output"], os.O_WRONLY | os.O_CREAT)
+        os.dup2(output, 1), os.dup2(output, 2)
+        os.environ.update(case["environment"])
+        load_plugins()
+        args = prepare_server_args(case["flags"])
+        found = {"ddtree": args.ddtree, **{name: getattr(args, name) for name in NAMES}}
+        print("RESOLVED", json.dumps(found), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+    print("done", flush=True)
 """
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -81,19 +95,36 @@ def folder_of(path: Path, config: dict[str, Any]) -> str:
     return str(path)
 
 
-def resolved(flags: list[str], environment: dict[str, str]) -> tuple[dict[str, Any] | None, str]:
-    """What SGLang makes of flags; None and its output where it refuses them."""
+@pytest.fixture(scope="module")
+def sglang() -> Iterator[subprocess.Popen[str]]:
+    """The process that forks."""
     inherited = {n: v for n, v in os.environ.items() if not n.startswith("DDTREE_")}
-    done = subprocess.run(
-        [sys.executable, "-c", RESOLVE, json.dumps([*flags, "--device", "cuda"])],
-        env={**inherited, "PYTHONPATH": str(STUBS), "HF_HUB_OFFLINE": "1", **environment},
-        capture_output=True,
+    process = subprocess.Popen(
+        [sys.executable, "-c", RESOLVE],
+        env={**inherited, "PYTHONPATH": str(STUBS), "HF_HUB_OFFLINE": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        timeout=120,
     )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESOLVED ")]
-    found = json.loads(lines[0].removeprefix("RESOLVED ")) if lines else None
-    return found, done.stdout + done.stderr
+    yield process
+    process.communicate()
+
+
+def resolved(
+    sglang: subprocess.Popen[str], output: Path, flags: list[str], environment: dict[str, str]
+) -> tuple[dict[str, Any] | None, str]:
+    """What SGLang makes of flags; None and its output where it refuses them."""
+    flags = [*flags, "--device", "cuda"]
+    case = {"flags": flags, "environment": environment, "output": str(output)}
+    assert sglang.stdin is not None
+    assert sglang.stdout is not None
+    sglang.stdin.write(json.dumps(case) + "\n")
+    sglang.stdin.flush()
+    while sglang.stdout.readline() != "done\n":
+        assert sglang.poll() is None
+    text = output.read_text()
+    lines = [line for line in text.splitlines() if line.startswith("RESOLVED ")]
+    return json.loads(lines[0].removeprefix("RESOLVED ")) if lines else None, text
 
 
 def flags_for(tmp_path: Path, name: str, block: int = 8, **changes: Any) -> list[str]:
@@ -103,9 +134,12 @@ def flags_for(tmp_path: Path, name: str, block: int = 8, **changes: Any) -> list
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_resolves_to_what_it_says(name: str, tmp_path: Path) -> None:
+def test_every_recipe_resolves_to_what_it_says(
+    sglang: subprocess.Popen[str], name: str, tmp_path: Path
+) -> None:
     recipe = recipe_of(name)
-    found, output = resolved(flags_for(tmp_path, name), environment_of(recipe))
+    flags = flags_for(tmp_path, name)
+    found, output = resolved(sglang, tmp_path / "output", flags, environment_of(recipe))
     assert found is not None, output[-2000:]
     assert found["ddtree"] == {
         "block": 8,
@@ -121,9 +155,11 @@ def test_every_recipe_resolves_to_what_it_says(name: str, tmp_path: Path) -> Non
     assert found["disable_overlap_schedule"] is False
 
 
-def test_the_block_may_be_larger_than_the_tree(tmp_path: Path) -> None:
+def test_the_block_may_be_larger_than_the_tree(
+    sglang: subprocess.Popen[str], tmp_path: Path
+) -> None:
     flags = flags_for(tmp_path, "smollm2-135m", block=16, budget=4)
-    found, output = resolved(flags, {"DDTREE_TOPK": "2"})
+    found, output = resolved(sglang, tmp_path / "output", flags, {"DDTREE_TOPK": "2"})
     assert found is not None, output[-2000:]
     assert (found["ddtree"]["budget"], found["ddtree"]["block"]) == (4, 16)
     assert found["speculative_num_draft_tokens"] == 16
@@ -147,8 +183,13 @@ def test_the_block_may_be_larger_than_the_tree(tmp_path: Path) -> None:
     ],
 )
 def test_what_trees_cannot_follow_stops_the_start(
-    extra: list[str], environment: dict[str, str], reason: str, tmp_path: Path
+    sglang: subprocess.Popen[str],
+    extra: list[str],
+    environment: dict[str, str],
+    reason: str,
+    tmp_path: Path,
 ) -> None:
-    found, output = resolved([*flags_for(tmp_path, "smollm2-135m"), *extra], environment)
+    flags = [*flags_for(tmp_path, "smollm2-135m"), *extra]
+    found, output = resolved(sglang, tmp_path / "output", flags, environment)
     assert found is None
     assert reason in output

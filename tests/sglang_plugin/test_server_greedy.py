@@ -9,7 +9,7 @@ from sglang_plugin.sglang_server import Server, Shape
 
 pytestmark = [pytest.mark.sglang, pytest.mark.model]
 
-TOKENS = 32
+TOKENS = 24
 Prompts = list[list[int]]
 
 

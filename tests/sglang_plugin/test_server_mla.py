@@ -59,6 +59,7 @@ def test_greedy_answers_are_the_targets(servers: dict[str, Server], at_once: int
     assert len(ranks) > WIDE.topk / 2
 
 
+@pytest.mark.thorough
 def test_latents_that_stay_where_trees_had_them_are_seen(
     servers: dict[str, Server], latent: Pair, tmp_path: Path
 ) -> None:

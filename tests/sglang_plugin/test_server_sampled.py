@@ -5,14 +5,14 @@ from collections import Counter
 
 import pytest
 
-from sglang_plugin.sglang_server import ABOVE, Answer, Server
+from sglang_plugin.sglang_server import AT, Answer, Server
 from support.law import assert_drawn_from
 
 # One shape: a draw doesn't know what the tree around it holds.
 pytestmark = [
     pytest.mark.sglang,
     pytest.mark.model,
-    pytest.mark.parametrize("shape", [ABOVE], indirect=True, scope="session"),
+    pytest.mark.parametrize("shape", [AT], indirect=True, scope="session"),
 ]
 
 REQUESTS = 210
@@ -61,9 +61,9 @@ def test_the_law_is_the_targets(ar: Server, drawn: list[Answer], prompts: Prompt
 def test_a_seed_gives_the_same_tokens_among_others(tree: Server, prompts: Prompts) -> None:
     """The first token is SGLang's own draw: answers that share it are compared."""
     prompt = prompts[4]
-    sampling = {"temperature": 1.0, "sampling_seed": 5, "max_new_tokens": 9}
-    alone = [tree.ask(prompt, **sampling).ids for _ in range(14)]
-    among = [answer.ids for answer in tree.ask_all([prompt] * 14, 7, **sampling)]
+    sampling = {"temperature": 1.0, "top_p": 0.98, "sampling_seed": 5, "max_new_tokens": 9}
+    alone = [tree.ask(prompt, **sampling).ids for _ in range(8)]
+    among = [answer.ids for answer in tree.ask_all([prompt] * 12, 6, **sampling)]
     by_first: dict[int, set[tuple[int, ...]]] = {}
     for ids in alone + among:
         by_first.setdefault(ids[0], set()).add(ids)

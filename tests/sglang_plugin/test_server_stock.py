@@ -137,6 +137,7 @@ def test_arguments_resolve_alike(both: Both) -> None:
     assert differ <= {"internal_states", "port", "nccl_port"}
 
 
+@pytest.mark.thorough
 def test_hooks_that_take_it_for_a_ddtree_server_would_be_seen(
     both: Both, pair: Pair, prompts: Prompts, tmp_path: Path
 ) -> None:

@@ -95,6 +95,7 @@ def test_a_seed_gives_the_same_tokens_on_two_ranks(servers: dict[str, Server]) -
     assert one == two
 
 
+@pytest.mark.thorough
 def test_a_rank_that_takes_its_own_ids_for_all_is_seen(
     servers: dict[str, Server], tiny: Pair, tmp_path: Path
 ) -> None:
