@@ -53,7 +53,7 @@ def planted(mutation: Mutation) -> Iterator[None]:
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, module in list(sys.modules.items()):
-            if name.split(".")[0] in ("ddtree", "support"):
+            if name.split(".")[0] in ("ddtree", "support", "training"):
                 for attribute, value in list(vars(module).items()):
                     if id(value) in swaps:
                         patch.setattr(module, attribute, swaps[id(value)])
