@@ -22,6 +22,9 @@ from ddtree.cli.paths import cache_dir
 from ddtree.engine import EngineConfig, LoadedEngine, SamplingParams, Speculation, load_engine
 from ddtree.models.datasets import humaneval_prompts
 from ddtree.models.zoo import ModelPaths
+from training.calibration import curve_of
+from training.corpus import load_shards
+from training.train import fitting_attention, load_pair
 
 ARMS = {
     "chain": Speculation("chain"),
@@ -119,7 +122,23 @@ def main() -> None:
                     results[key] = accepted_by(engine, prompts, ARMS[name], sampling)
                     print(f"{folder} {key}: {results[key].length:.3f}", file=sys.stderr, flush=True)
         del engine
-    args.out.write_text(json.dumps(report(found, vars(args)), indent=1) + "\n", encoding="utf-8")
+    result = report(found, vars(args)) | {"calibration": calibrations(args)}
+    args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def calibrations(args: argparse.Namespace) -> dict[str, Any]:
+    """Of every drafter on the shards of --data, if there are any: curves and errors by depth."""
+    if args.data is None:
+        return {}
+    corpus, attention_of, found = load_shards(args.data), fitting_attention(args.device), {}
+    for folder in args.drafters:
+        target, network = load_pair(args.target, folder, args.device)
+        size = (args.calibrated, 8, 64)
+        window = min(network.config.window or corpus.ids.shape[1], corpus.ids.shape[1])
+        network.to(target.dtype)
+        curve = curve_of(target, network, corpus, size, attention_of, window)
+        found[str(folder)] = {"error": curve.error(), "by_depth": curve.rows()}
+    return found
 
 
 def report(found: dict[str, dict[str, Accepted]], asked: dict[str, Any]) -> dict[str, Any]:
@@ -155,6 +174,8 @@ def _arguments() -> argparse.Namespace:
     options.add_argument("--long", type=int, default=32, help="prompts of each context")
     options.add_argument("--tokens", type=int, default=128)
     options.add_argument("--slots", type=int, default=32)
+    options.add_argument("--data", type=Path, help="held-out shards, for calibration")
+    options.add_argument("--calibrated", type=int, default=16, help="batches of 8 sequences")
     options.add_argument("--humaneval", type=Path, help="HumanEval.jsonl.gz; fetched if not given")
     args = options.parse_args()
     if len(set(args.drafters)) < len(args.drafters):

@@ -6,8 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from training.corpus import save_shard
 from training.evaluate import CHAT, Accepted, excess_ratio
+from training.writing import Written
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,13 +33,16 @@ def test_held_out_chats_are_forty_and_differ():
 @pytest.mark.model
 def test_a_drafter_is_evaluated(tmp_path, smollm2):
     drafter = smollm2.drafter
-    out = tmp_path / "out.json"
+    out, data = tmp_path / "out.json", tmp_path / "data"
+    ids = torch.randint(100, 40000, (8, 96), generator=torch.Generator().manual_seed(0))
+    save_shard(data, 0, Written(ids, torch.ones_like(ids, dtype=torch.bool)), {})
     done = subprocess.run(
         [
             *(sys.executable, "-m", "training.evaluate", "--target", str(smollm2.target)),
             *("--drafters", str(drafter), "--out", str(out), "--device", "cpu"),
             *("--arms", "chain", "16,4", "--temperatures", "0", "--contexts", "300"),
             *("--prompts", "2", "--long", "1", "--tokens", "8", "--slots", "2"),
+            *("--data", str(data), "--calibrated", "1"),
         ],
         cwd=ROOT,
         capture_output=True,
@@ -49,3 +55,6 @@ def test_a_drafter_is_evaluated(tmp_path, smollm2):
     assert {key.rsplit(", T", 1)[0] for key in cells} == {"code", "chat", "code at 300"}
     assert cells["code, T = 0, 16,4"]["length"] >= cells["code, T = 0, chain"]["length"] > 1
     assert cells["code, T = 0, chain"]["by_depth"][0] <= 1
+    calibration = result["calibration"][str(drafter)]
+    assert len(calibration["error"]) == len(calibration["by_depth"]) == 7
+    assert sum(row["count"] for row in calibration["by_depth"][0]) == 8 * 64
