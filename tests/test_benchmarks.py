@@ -140,7 +140,7 @@ def test_reference_grading(tmp_path):
 
 def test_soak(tmp_path):
     result = run(
-        "soak.py", tmp_path / "soak.json", *("--seconds", "60", "--prompts", "10", "--bound", "20")
+        "soak.py", tmp_path / "soak.json", *("--seconds", "40", "--prompts", "10", "--bound", "20")
     )
     assert result["passed"], result["faults"]
     assert set(result["answers"]) == set(soak_module("soak_cases").WEIGHTS)

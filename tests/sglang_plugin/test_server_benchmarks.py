@@ -30,20 +30,27 @@ def run(script: str, out: Path, *arguments: str) -> dict[str, Any]:
     return result
 
 
-def test_measured_and_forced(pair: Pair, tmp_path: Path) -> None:
-    recorded = tmp_path / "gpu.json"
-    asked = ("--sections", "exactness", "speed", "--tokens", "8")
-    judged = ("--judged", "3", "--judged-tokens", "6")
-    sections = run("sglang_gpu.py", recorded, *asked, *judged)["sections"]
+MEASURED = ("--sections", "exactness", "speed", "--tokens", "8", "--judged", "3")
+
+
+def test_exactness_and_speed_are_measured(pair: Pair, tmp_path: Path) -> None:
+    sections = run("sglang_gpu.py", tmp_path / "gpu.json", *MEASURED, "--judged-tokens", "6")[
+        "sections"
+    ]
     assert [cell["arm"] for cell in sections["exactness"]["cells"]] == ["ar", "ddtree-4-4"]
     assert {cell["verdict"] for cell in sections["exactness"]["cells"]} == {None}
     plain, tree = sections["speed"]["cells"]
     assert plain["acceptance_length"] == 1 < tree["acceptance_length"]
-    forced = run(
-        "sglang_forced.py",
-        tmp_path / "forced.json",
-        *("--small", "--recorded", str(recorded), "--tokens", "24"),
-    )
+
+
+@pytest.mark.thorough
+def test_acceptance_is_forced(tmp_path: Path) -> None:
+    """Nothing would be accepted of random weights' drafts."""
+    arms = [{"arm": "ar", "histogram": []}, {"arm": "ddtree-4-4", "histogram": [1, 7, 5]}]
+    cells = [{**arm, "at_once": 1, "context": 60} for arm in arms]
+    recorded = tmp_path / "recorded.json"
+    recorded.write_text(json.dumps({"sections": {"speed": {"cells": cells}}}))
+    given = ("--small", "--recorded", str(recorded), "--tokens", "24")
+    forced = run("sglang_forced.py", tmp_path / "forced.json", *given)
     assert forced["label"] == "random weights, forced acceptance"
-    # Nothing would be accepted of random weights' drafts.
     assert forced["speed"][1]["acceptance_length"] > 1.5
