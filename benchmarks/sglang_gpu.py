@@ -125,13 +125,18 @@ def exactness(servers, prompts, args):
 def speed(servers, prompts, args):
     """Every arm, context and number at once, in passes back and forth."""
     keys = [(n, c, a) for c in prompts for a in args.at_once for n in servers]
-    measured = {key: [] for key in keys}
     for name, context, at_once in keys:  # what a first time costs
         servers[name].ask_all(prompts[context][:at_once], at_once, max_new_tokens=8)
+    return in_passes(servers, keys, prompts, args)
+
+
+def in_passes(servers, keys, prompts, args, **how):
+    """A cell for each (arm, context, number at once), every other pass backwards."""
+    measured = {key: [] for key in keys}
     for turn in range(args.passes):
         for name, context, at_once in keys if turn % 2 == 0 else reversed(keys):
             chosen = (prompts[context] * 2)[: max(4, 2 * at_once)]
-            found = loaded(servers[name], chosen, at_once, args.tokens)
+            found = loaded(servers[name], chosen, at_once, args.tokens, **how)
             measured[name, context, at_once].append(found)
         progress(f"pass {turn + 1} of {args.passes}")
     return [summary(*key, found) for key, found in measured.items()]
@@ -158,15 +163,9 @@ def summary(name, context, at_once, found):
 
 def sampled(servers, prompts, args):
     """At temperature 1, the shortest context."""
-    context = min(prompts)
     counts = [count for count in args.at_once if count <= 8]
-    measured = {(name, at_once): [] for at_once in counts for name in servers}
-    for turn in range(args.passes):
-        for name, at_once in measured if turn % 2 == 0 else reversed(measured):
-            chosen = (prompts[context] * 2)[: max(4, 2 * at_once)]
-            found = loaded(servers[name], chosen, at_once, args.tokens, temperature=1.0)
-            measured[name, at_once].append(found)
-    return [summary(name, context, at_once, found) for (name, at_once), found in measured.items()]
+    keys = [(name, min(prompts), at_once) for at_once in counts for name in servers]
+    return in_passes(servers, keys, prompts, args, temperature=1.0)
 
 
 def split(servers, prompts, args):

@@ -214,9 +214,17 @@ def serving(
     paths: Sequence[Path] = (),
 ) -> Iterator[Server]:
     """A server that is ready, ended afterwards."""
-    server = launch(pair, port, log, flags, environment, paths)
-    try:
-        await_ready(server)
+    with attended(launch(pair, port, log, flags, environment, paths)) as (server,):
         yield server
+
+
+@contextmanager
+def attended(*servers: Server) -> Iterator[tuple[Server, ...]]:
+    """Servers that were launched side by side: ready, ended afterwards."""
+    try:
+        for server in servers:
+            await_ready(server)
+        yield servers
     finally:
-        stop(server)
+        for server in servers:
+            stop(server)

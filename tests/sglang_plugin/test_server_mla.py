@@ -1,7 +1,6 @@
 """A target of latent attention (MLA) on this CPU: one KV head of latents a layer, moved as such."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,9 @@ from sglang_plugin.sglang_server import (
     ON_CPU,
     Pair,
     Server,
-    await_ready,
+    attended,
     launch,
     serving,
-    stop,
     tree_flags,
 )
 from sglang_plugin.sglang_tiny import PROMPTS, TOKENS, WIDE, problem_of, write_latent
@@ -32,15 +30,11 @@ def servers(latent: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """The target alone, and with trees, started side by side."""
     logs = tmp_path_factory.mktemp("latents")
     flags = tree_flags(latent, WIDE)
-    with ExitStack() as stack:
-        started = {
-            "alone": launch(latent, 32050, logs / "alone", (), {}, (ON_CPU,)),
-            "trees": launch(latent, 32051, logs / "trees", flags, WIDE.environment, (ON_CPU,)),
-        }
-        for server in started.values():
-            stack.callback(stop, server)
-        for server in started.values():
-            await_ready(server)
+    started = {
+        "alone": launch(latent, 32050, logs / "alone", (), {}, (ON_CPU,)),
+        "trees": launch(latent, 32051, logs / "trees", flags, WIDE.environment, (ON_CPU,)),
+    }
+    with attended(*started.values()):
         yield started
 
 

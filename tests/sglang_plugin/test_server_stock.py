@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,8 @@ from sglang_plugin.sglang_server import (
     Answer,
     Pair,
     Server,
-    await_ready,
+    attended,
     launch,
-    stop,
 )
 
 pytestmark = [pytest.mark.sglang, pytest.mark.model]
@@ -56,15 +54,12 @@ def start_chain(pair: Pair, port: int, log: Path, environment: Mapping[str, str]
 def both(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     """Started side by side."""
     folder = tmp_path_factory.mktemp("stock")
-    with ExitStack() as stack:
-        servers = []
-        for port, plugins in ((32030, "ddtree,ddtree_cpu"), (32031, "ddtree_cpu")):
-            log = folder / str(port)
-            servers.append(start_chain(pair, port, log, {"SGLANG_PLUGINS": plugins}))
-            stack.callback(stop, servers[-1])
-        for server in servers:
-            await_ready(server)
-        yield Both(*servers)
+    loaded, without = (
+        start_chain(pair, port, folder / str(port), {"SGLANG_PLUGINS": plugins})
+        for port, plugins in ((32030, "ddtree,ddtree_cpu"), (32031, "ddtree_cpu"))
+    )
+    with attended(loaded, without):
+        yield Both(loaded, without)
 
 
 def seen_of(answers: list[Answer]) -> Seen:
@@ -142,12 +137,8 @@ def test_hooks_that_take_it_for_a_ddtree_server_would_be_seen(
     both: Both, pair: Pair, prompts: Prompts, tmp_path: Path
 ) -> None:
     plugins = {"SGLANG_PLUGINS": "ddtree,ddtree_cpu,ddtree_fault", "FAULT": "everywhere"}
-    server = start_chain(pair, 32032, tmp_path / "log", plugins)
-    try:
-        await_ready(server)
+    with attended(start_chain(pair, 32032, tmp_path / "log", plugins)) as (server,):
         refused = refused_by_trees(server, prompts)
         assert [answer["refused"] is None for answer in refused] == [False] * len(refused)
         assert "DDTREE" in refused[-1]["refused"]
         assert stops_at_limits(server, prompts) != stops_at_limits(both.without, prompts)
-    finally:
-        stop(server)

@@ -2,7 +2,6 @@
 trees, the ones that a single rank builds."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,9 @@ from sglang_plugin.sglang_server import (
     Answer,
     Pair,
     Server,
-    await_ready,
+    attended,
     launch,
     serving,
-    stop,
     tree_flags,
 )
 from sglang_plugin.sglang_tiny import PROMPTS, TOKENS, WIDE, problem_of, write_tiny
@@ -39,23 +37,13 @@ def servers(tiny: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[di
     logs = tmp_path_factory.mktemp("ranks")
     one = {"OMP_NUM_THREADS": "1"}
     trees = tree_flags(tiny, WIDE)
-    with ExitStack() as stack:
-        started = {
-            "alone": launch(tiny, 32040, logs / "alone", (), one),
-            "one": launch(tiny, 32041, logs / "one", trees, WIDE.environment | one),
-            "two": launch(
-                tiny,
-                32042,
-                logs / "two",
-                [*trees, "--tp-size", "2"],
-                WIDE.environment | RANKS,
-                (ON_CPU,),
-            ),
-        }
-        for server in started.values():
-            stack.callback(stop, server)
-        for server in started.values():
-            await_ready(server)
+    two = (*trees, "--tp-size", "2")
+    started = {
+        "alone": launch(tiny, 32040, logs / "alone", (), one),
+        "one": launch(tiny, 32041, logs / "one", trees, WIDE.environment | one),
+        "two": launch(tiny, 32042, logs / "two", two, WIDE.environment | RANKS, (ON_CPU,)),
+    }
+    with attended(*started.values()):
         yield started
 
 
