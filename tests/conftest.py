@@ -3,10 +3,15 @@
 import os
 
 import pytest
+import torch
 from hypothesis import settings
 
 from ddtree.cli.paths import cache_dir
 from ddtree.models.zoo import ModelPaths, resolve
+
+if not torch.cuda.is_available():
+    # Read when triton is imported: kernels run on a CPU, one program after the other.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 settings.register_profile("dev", max_examples=50, deadline=None)
 settings.register_profile("ci", max_examples=200, deadline=None, derandomize=True, print_blob=True)

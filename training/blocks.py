@@ -74,11 +74,11 @@ def dense_attention(places: Places) -> Attention:
     return attend
 
 
-def block_mask(places: Places) -> BlockMask:
+def block_mask(places: Places, masking: Callable[..., BlockMask] = create_block_mask) -> BlockMask:
     """The same for flex_attention, which skips what nobody sees."""
     batch, count = places.anchors.shape
     rows = count * places.size
-    return create_block_mask(
+    return masking(
         lambda b, h, row, key: places.sees(b, row, key),
         batch,
         None,
@@ -89,10 +89,13 @@ def block_mask(places: Places) -> BlockMask:
 
 
 def flexible_attention(
-    places: Places, compiled: Callable[..., Tensor] = flex_attention
+    places: Places,
+    compiled: Callable[..., Tensor] = flex_attention,
+    masking: Callable[..., BlockMask] = create_block_mask,
 ) -> Attention:
-    """By flex_attention; `compiled` is that function as torch.compile gives it."""
-    mask = block_mask(places)
+    """By flex_attention; `compiled` and `masking` are that function and create_block_mask as
+    torch.compile gives them."""
+    mask = block_mask(places, masking)
 
     def attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         return compiled(q, k, v, block_mask=mask, scale=scale, enable_gqa=True)

@@ -1,7 +1,7 @@
 """Written text on disk, in shards, and training batches out of it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,26 @@ def batch_of(corpus: Written, step: int, size: tuple[int, int], block: int, seed
     chance[:, ids.shape[1] - block + 1 :] = -1
     chosen = chance.topk(anchors, dim=1).indices.sort(1).values
     return Batch(ids, chosen)
+
+
+class Mixture:
+    """Corpora of different lengths, drawn from by how many tokens they have."""
+
+    def __init__(self, corpora: Sequence[Written], steps: int, seed: int) -> None:
+        self._corpora, self._seed = corpora, seed
+        shares = torch.tensor([float(corpus.ids.numel()) for corpus in corpora])
+        picks = torch.multinomial(shares, max(steps, 1), True, generator=_generator(seed, -1))
+        self._picks = picks
+
+    def batch(self, step: int, size: tuple[int, int], block: int) -> Batch:
+        """The batch of a step: size = (tokens, tokens an anchor), of sequences of one corpus."""
+        tokens, spacing = size
+        pick = self._picks[step]
+        corpus = self._corpora[int(pick)]
+        length = corpus.ids.shape[1]
+        number = int((self._picks[:step] == pick).sum())  # of this corpus's batches before it
+        shape = max(1, tokens // length), max(1, length // spacing)
+        return batch_of(corpus, number, shape, block, self._seed)
 
 
 def _generator(seed: int, number: int) -> torch.Generator:

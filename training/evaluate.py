@@ -11,7 +11,9 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,8 @@ from ddtree.models.datasets import humaneval_prompts
 from ddtree.models.zoo import ModelPaths
 from training.calibration import curve_of
 from training.corpus import load_shards
-from training.train import fitting_attention, load_pair
+from training.kernels import fitting
+from training.train import load_pair
 
 ARMS = {
     "chain": Speculation("chain"),
@@ -103,25 +106,32 @@ def suites_of(args: argparse.Namespace, tokenizer: Any) -> dict[str, list[list[i
     return suites
 
 
+def measured(args: argparse.Namespace, folder: Path, arm: str) -> dict[str, Accepted]:
+    """One drafter by one arm: every suite at every temperature."""
+    paths = ModelPaths(args.target, folder, folder.name)
+    longest = max([1024, *(context + args.tokens + 64 for context in args.contexts)])
+    config = EngineConfig(slots=args.slots, max_context=longest)
+    dtype = "float32" if args.device == "cpu" else "bfloat16"
+    engine = load_engine(paths, dtype=dtype, device=args.device, config=config)
+    found = {}
+    for suite, prompts in suites_of(args, engine.tokenizer).items():
+        for temperature in args.temperatures:
+            sampling = SamplingParams(args.tokens, temperature=temperature, seed=0)
+            key = f"{suite}, T = {temperature:g}, {arm}"
+            found[key] = accepted_by(engine, prompts, ARMS[arm], sampling)
+            print(f"{folder} {key}: {found[key].length:.3f}", file=sys.stderr, flush=True)
+    return found
+
+
 def main() -> None:
     """Every drafter on every suite, into one file."""
     args = _arguments()
-    found: dict[str, dict[str, Accepted]] = {}
-    for folder in args.drafters:
-        paths = ModelPaths(args.target, folder, folder.name)
-        longest = max([1024, *(context + args.tokens + 64 for context in args.contexts)])
-        config = EngineConfig(slots=args.slots, max_context=longest)
-        dtype = "float32" if args.device == "cpu" else "bfloat16"
-        engine = load_engine(paths, dtype=dtype, device=args.device, config=config)
-        found[str(folder)] = results = {}
-        for suite, prompts in suites_of(args, engine.tokenizer).items():
-            for temperature in args.temperatures:
-                sampling = SamplingParams(args.tokens, temperature=temperature, seed=0)
-                for name in args.arms:
-                    key = f"{suite}, T = {temperature:g}, {name}"
-                    results[key] = accepted_by(engine, prompts, ARMS[name], sampling)
-                    print(f"{folder} {key}: {results[key].length:.3f}", file=sys.stderr, flush=True)
-        del engine
+    jobs = [(folder, arm) for folder in args.drafters for arm in args.arms]
+    found: dict[str, dict[str, Accepted]] = {str(folder): {} for folder in args.drafters}
+    with ProcessPoolExecutor(args.workers, mp_context=get_context("spawn")) as pool:
+        done = pool.map(measured, [args] * len(jobs), *zip(*jobs, strict=True))
+        for (folder, _), cells in zip(jobs, done, strict=True):
+            found[str(folder)] |= cells
     result = report(found, vars(args)) | {"calibration": calibrations(args)}
     args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
@@ -130,12 +140,13 @@ def calibrations(args: argparse.Namespace) -> dict[str, Any]:
     """Of every drafter on the shards of --data, if there are any: curves and errors by depth."""
     if args.data is None:
         return {}
-    corpus, attention_of, found = load_shards(args.data), fitting_attention(args.device), {}
+    corpus, found = load_shards(args.data), {}
     for folder in args.drafters:
         target, network = load_pair(args.target, folder, args.device)
         size = (args.calibrated, 8, 64)
         window = min(network.config.window or corpus.ids.shape[1], corpus.ids.shape[1])
         network.to(target.dtype)
+        attention_of = fitting(args.device, target, network).attention_of
         curve = curve_of(target, network, corpus, size, attention_of, window)
         found[str(folder)] = {"error": curve.error(), "by_depth": curve.rows()}
     return found
@@ -174,6 +185,7 @@ def _arguments() -> argparse.Namespace:
     options.add_argument("--long", type=int, default=32, help="prompts of each context")
     options.add_argument("--tokens", type=int, default=128)
     options.add_argument("--slots", type=int, default=32)
+    options.add_argument("--workers", type=int, default=1, help="processes side by side")
     options.add_argument("--data", type=Path, help="held-out shards, for calibration")
     options.add_argument("--calibrated", type=int, default=16, help="batches of 8 sequences")
     options.add_argument("--humaneval", type=Path, help="HumanEval.jsonl.gz; fetched if not given")

@@ -23,8 +23,18 @@ from ddtree.models.compat import load_causal_lm, load_tokenizer
 from ddtree.models.datasets import humaneval_prompts
 from ddtree.models.target import Target
 from training.corpus import save_shard
-from training.prompts import ChatHeaders, apart_from, chat_headers, functions_of, scripts_for
+from training.prompts import (
+    ChatHeaders,
+    apart_from,
+    chat_headers,
+    functions_of,
+    invented_function,
+    openings,
+    scripts_for,
+)
 from training.writing import Scripts, write
+
+_INVENTED = 128  # tokens within which a made-up function has its docstring
 
 
 def code_prompts(
@@ -38,12 +48,32 @@ def code_prompts(
     return kept[:most]
 
 
-def prepared(args: argparse.Namespace, tokenizer: Any, ends: Sequence[int]) -> Scripts:
+def invented(
+    target: Target, tokenizer: Any, evaluation: Sequence[str], size: tuple[int, int], seed: int
+) -> list[str]:
+    """Functions that the target makes up: size = (B, N), out of N batches of B beginnings."""
+    batch, count = size
+    ends, texts = sorted(target.eos_ids), []
+    scripts = openings(tokenizer)
+    length = scripts.tokens.shape[1] + _INVENTED
+    for number in range(count):
+        written = write(target, scripts, ends, (batch, length), seed * 100_000 + 50_000 + number)
+        texts += [tokenizer.decode(ids) for ids in written.ids.tolist()]
+    found = [text for text in map(invented_function, texts) if text]
+    kept = apart_from(found, evaluation)
+    print(f"{len(found)} invented, {len(kept)} of them new and apart", file=sys.stderr)
+    return kept
+
+
+def prepared(args: argparse.Namespace, target: Target, tokenizer: Any) -> Scripts:
     """Scripts of the asked mixture; ConfigError where there is nothing to write from."""
     texts: list[str] = []
+    ends = sorted(target.eos_ids)
     if args.chat_share < 1:
         evaluation = list(humaneval_prompts(cache_dir(), args.humaneval))
         texts = code_prompts(args.roots, evaluation, args.functions, args.seed)
+        size = args.batch, args.invented
+        texts += invented(target, tokenizer, evaluation, size, args.seed)
         if not texts:
             raise ConfigError(f"no documented functions below {', '.join(map(str, args.roots))}")
     code = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
@@ -58,8 +88,9 @@ def main() -> None:
     args = _arguments()
     dtype = torch.float32 if args.device == "cpu" else torch.bfloat16
     target = Target(load_causal_lm(args.target, dtype, args.device))
+    with torch.no_grad():
+        scripts = prepared(args, target, load_tokenizer(args.target))
     ends = sorted(target.eos_ids)
-    scripts = prepared(args, load_tokenizer(args.target), ends)
     told = {name: str(value) for name, value in vars(args).items()} | {"torch": torch.__version__}
     begun, made = time.monotonic(), 0
     for number in range(args.shards):
@@ -91,6 +122,9 @@ def _arguments() -> argparse.Namespace:
     options.add_argument("--length", type=int, default=2048)
     options.add_argument("--chat-share", type=float, default=0.5)
     options.add_argument("--functions", type=int, default=20_000, help="most code prompts")
+    options.add_argument(
+        "--invented", type=int, default=4, help="batches of code prompts by the target itself"
+    )
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--humaneval", type=Path, help="HumanEval.jsonl.gz; fetched if not given")
     roots = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib")]

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from torch.utils.checkpoint import checkpoint
+
+Mix = Callable[[float, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,11 @@ class Objective:
 
 @dataclass(frozen=True)
 class Learned:
-    """loss: a scalar with its gradient. agreement: [D] share of positions where the drafter's best
-    token is the target's."""
+    """loss: a scalar. gradient: of the loss, by `drafted` [N, D, E]. agreement: [D] share of
+    positions where the drafter's best token is the target's."""
 
     loss: Tensor
+    gradient: Tensor
     agreement: Tensor
 
 
@@ -44,36 +46,38 @@ def loss_of(
     drafted: Tensor,
     true: Tensor,
     tokens: Tensor,
+    mix: Mix | None = None,
 ) -> Learned:
     """drafted, true: hidden states [N, D, E] of the drafter and of the target for the same
-    positions; tokens: [N, D] that came there."""
+    positions; tokens: [N, D] that came there; `mix` is `mixed`, or that as torch.compile gives
+    it."""
+    mix = mix or mixed
     depths = tokens.shape[1]
-    weights = objective.weights(depths).to(drafted.device).expand_as(tokens).flatten()
-    total, hits = drafted.new_zeros((), dtype=torch.float32), []
-    rows = drafted.flatten(0, 1), true.flatten(0, 1), tokens.flatten(), weights
+    weights = objective.weights(depths).to(drafted.device).expand_as(tokens).flatten() / len(tokens)
+    rows = drafted.detach().flatten(0, 1), true.flatten(0, 1), tokens.flatten(), weights
+    losses, grads, hits = [], [], []
     for part in zip(*(torch.split(row, objective.rows_at_once) for row in rows), strict=True):
-        # Logits of a whole step would not fit: each part's are made again for its gradient.
-        loss, hit = checkpoint(_part, objective, head, *part, use_reentrant=False)
-        total = total + loss
+        # Logits of a whole step would not fit: each part's gradient is made while they are there.
+        leaf = part[0].clone().requires_grad_()
+        with torch.enable_grad():
+            scores = head(leaf)
+            with torch.no_grad():
+                teacher = head(part[1])
+            loss, hit = mix(objective.kl, scores, teacher, *part[2:])
+        losses.append(loss.detach())
+        grads += torch.autograd.grad(loss, leaf)
         hits.append(hit)
     agreement = torch.cat(hits).view(-1, depths).float().mean(0)
-    return Learned(total / len(tokens), agreement)
+    return Learned(torch.stack(losses).sum(), torch.cat(grads).view_as(drafted), agreement)
 
 
-def _part(
-    objective: Objective,
-    head: Callable[[Tensor], Tensor],
-    drafted: Tensor,
-    true: Tensor,
-    tokens: Tensor,
-    weights: Tensor,
+def mixed(
+    kl: float, scores: Tensor, teacher: Tensor, tokens: Tensor, weights: Tensor
 ) -> tuple[Tensor, Tensor]:
-    scores = head(drafted).float()
-    with torch.no_grad():
-        teacher = head(true).float()
-        wanted = teacher.log_softmax(-1)
-    found = scores.log_softmax(-1)
+    """The weighted loss of rows of logits [n, V], and whether their best tokens are the same."""
+    scores, teacher = scores.float(), teacher.float()
+    wanted, found = teacher.log_softmax(-1), scores.log_softmax(-1)
     divergence = (wanted.exp() * (wanted - found)).sum(-1)
     surprise = cross_entropy(scores, tokens, reduction="none")
-    mixed = objective.kl * divergence + (1 - objective.kl) * surprise
-    return (weights * mixed).sum(), scores.argmax(-1) == teacher.argmax(-1)
+    value = (weights * (kl * divergence + (1 - kl) * surprise)).sum()
+    return value, scores.argmax(-1) == teacher.argmax(-1)

@@ -24,7 +24,8 @@ class CausalPlan:
 class GridPlan:
     """One token more of B sequences that all have the same length.
 
-    Nothing is masked and nothing is expanded: the cache up to the new token is what each row sees.
+    Nothing is masked and nothing is expanded: the cache up to the new token is what each row sees,
+    and the queries that share keys stand as rows over them, so that keys are read once.
     """
 
     def __init__(self, shape: TargetShape, batch: int, length: int, like: Tensor) -> None:
@@ -40,10 +41,12 @@ class GridPlan:
         keys[:, :, self.place] = k[:, :, 0]
         values[:, :, self.place] = v[:, :, 0]
         end = self.place + 1
+        batch, heads, _, size = q.shape
+        grouped = q.view(batch, k.shape[1], -1, size)
         out = scaled_dot_product_attention(
-            q, keys[:, :, :end], values[:, :, :end], scale=layer.scale, enable_gqa=True
+            grouped, keys[:, :, :end], values[:, :, :end], scale=layer.scale
         )
-        return out.transpose(1, 2)
+        return out.reshape(batch, 1, heads, size)
 
 
 def _require_full(layer: AttentionLayer) -> None:

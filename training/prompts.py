@@ -3,7 +3,9 @@
 import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,47 @@ from training.writing import Scripts, scripts_of
 # Answers as they are asked for: half of them greedy ones.
 ANSWER_TEMPERATURES = (0.0, 0.0, 0.4, 0.7, 1.0)
 USER_TEMPERATURE = 1.0
+_INVENTION = 0.9  # temperature
+# Tokens after which code is left for the next start: on its own it goes on in circles.
+_CODE_LIMIT, _NEVER = 320, 10**9
+# What functions that the target makes up come after, so that they have docstrings.
+EXAMPLES = (
+    '''def double_all(values: List[int]) -> List[int]:
+    """ Give a list with every value doubled.
+    >>> double_all([1, 4])
+    [2, 8]
+    """
+    return [2 * value for value in values]
+''',
+    '''def first_word(text):
+    """
+    Return the first word of the text, or an empty string if it has none.
+
+    Example:
+    first_word("red apple") => "red"
+    """
+    words = text.split()
+    return words[0] if words else ""
+''',
+    '''def is_square(n: int) -> bool:
+    """ Tell whether n is the square of a whole number.
+    >>> is_square(16)
+    True
+    >>> is_square(17)
+    False
+    """
+    root = int(n ** 0.5)
+    return root * root == n
+''',
+    '''def invert(table):
+    """Given a dictionary, return another one whose keys are the values of the first.
+
+    For table = {"a": 1}, the output is {1: "a"}.
+    """
+    return {value: key for key, value in table.items()}
+''',
+)
+OPENINGS = ("def", "from typing import List\n\n\ndef", "import math\n\n\ndef")
 _FEWEST, _MOST = 60, 1200  # characters of a signature with its docstring
 _SHARED_WORDS = 9
 _USER, _ANSWER, _AGAIN = "QUESTIONHERE", "ANSWERHERE", "ANOTHERHERE"
@@ -43,17 +86,26 @@ def chat_headers(tokenizer: Any, ends: Sequence[int]) -> ChatHeaders:
 
 def functions_of(roots: Iterable[Path]) -> Iterator[str]:
     """Signature and docstring of every documented function below `roots`, in order of path."""
-    for root in roots:
-        for path in sorted(root.rglob("*.py")):
-            try:
-                source = path.read_text(encoding="utf-8")
-                tree = ast.parse(source)
-            except (OSError, SyntaxError, UnicodeDecodeError, ValueError):
-                continue
-            lines = source.splitlines()
-            for node in ast.walk(tree):
-                if isinstance(node, ast.FunctionDef) and ast.get_docstring(node):
-                    yield from _header(node, lines)
+    paths = [path for root in roots for path in sorted(root.rglob("*.py"))]
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        for found in pool.map(functions_in, paths, chunksize=64):
+            yield from found
+
+
+def functions_in(path: Path) -> list[str]:
+    """The same of one file; none of what is no Python."""
+    try:
+        source = path.read_text(encoding="utf-8")
+        tree = ast.parse(source)
+    except (OSError, SyntaxError, UnicodeDecodeError, ValueError, RecursionError, MemoryError):
+        return []
+    lines = source.splitlines()
+    return [
+        header
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node)
+        for header in _header(node, lines)
+    ]
 
 
 def _header(node: ast.FunctionDef, lines: list[str]) -> Iterator[str]:
@@ -63,6 +115,32 @@ def _header(node: ast.FunctionDef, lines: list[str]) -> Iterator[str]:
     text = "\n".join(line[node.col_offset :] for line in lines[node.lineno - 1 : end]) + "\n"
     if _FEWEST <= len(text) <= _MOST and text.startswith("def "):
         yield text
+
+
+def invented_function(text: str) -> str | None:
+    """The first function of a text (after an example) up to the end of its docstring, with what
+    stands before it; None if there is no such function."""
+    for example in EXAMPLES:
+        text = text.removeprefix(f"{example}\n\n")
+    end = text.find('"""', text.find('"""') + 3)
+    if end < 0:
+        return None
+    head = text[: end + 3] + "\n"
+    try:
+        *_, last = ast.parse(head).body
+    except (SyntaxError, ValueError):
+        return None
+    if not isinstance(last, ast.FunctionDef) or not ast.get_docstring(last):
+        return None
+    return head if _FEWEST <= len(head) <= _MOST else None
+
+
+def openings(tokenizer: Any) -> Scripts:
+    """Scripts that let the target make up functions."""
+    texts = [f"{example}\n\n{opening}" for example in EXAMPLES for opening in OPENINGS]
+    given = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+    count = len(given)
+    return scripts_of(given, [_INVENTION] * count, [-1] * count, list(range(count)))
 
 
 def words_of(text: str) -> list[str]:
@@ -98,7 +176,8 @@ def scripts_for(headers: ChatHeaders, code: Sequence[Sequence[int]], chat_share:
     given += list(code)
     temperatures += [ANSWER_TEMPERATURES[i % len(ANSWER_TEMPERATURES)] for i in range(len(code))]
     following += [-1] * len(code)
+    limits = [_NEVER] * functions.start + [_CODE_LIMIT] * len(code)
     repeats = 1
     if code:
         repeats = max(1, round(chat_share / (1 - chat_share) * len(code) / len(chats)))
-    return scripts_of(given, temperatures, following, [*(chats * repeats), *functions])
+    return scripts_of(given, temperatures, following, [*(chats * repeats), *functions], limits)

@@ -9,7 +9,6 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,21 +20,22 @@ from ddtree.errors import ConfigError
 from ddtree.models.compat import load_causal_lm
 from ddtree.models.drafter import Drafter, load_drafter
 from ddtree.models.target import Target
-from training.blocks import Attention, Places, dense_attention, draft, flexible_attention
-from training.corpus import Batch, batch_of, load_shards
+from training.blocks import Places, draft
+from training.corpus import Batch, Mixture, load_shards
+from training.kernels import Kernels, fitting
 from training.objective import Learned, Objective, loss_of
 from training.plans import CausalPlan
-from training.writing import Written
 
 
 @dataclass(frozen=True)
 class Recipe:
     """One training run. rate: the highest learning rate, reached after `warmup` steps, from where
-    it falls along a cosine to a tenth. window: committed tokens that a block sees."""
+    it falls along a cosine to a tenth. tokens: of a step's sequences; every `spacing` of them has
+    one anchor. window: committed tokens that a block sees."""
 
     steps: int = 4000
-    sequences: int = 32
-    anchors: int = 128
+    tokens: int = 32_768
+    spacing: int = 8
     window: int = 1024
     rate: float = 6e-4
     warmup: int = 100
@@ -67,6 +67,30 @@ class Run:
     step: int = 0
 
 
+@dataclass(frozen=True)
+class Told:
+    """A step as it was measured, still on the device: reading it waits for the step."""
+
+    step: int
+    norm: Tensor
+    learned: Learned
+
+    def line(self) -> dict[str, Any]:
+        """For the log; ConfigError if the gradient was not finite (the weights then never are
+        again, so that a later step tells as well)."""
+        if not bool(self.norm.isfinite()):
+            raise ConfigError(
+                f"step {self.step}: the gradient's norm is {float(self.norm)}; lower --rate, and"
+                " go on from the last save"
+            )
+        return {
+            "step": self.step,
+            "loss": round(float(self.learned.loss), 5),
+            "norm": round(float(self.norm), 4),
+            "agreement": [round(share, 4) for share in self.learned.agreement.tolist()],
+        }
+
+
 def new_run(recipe: Recipe, network: Drafter) -> Run:
     """A run at its beginning; `network` becomes trainable."""
     network.train().requires_grad_()
@@ -81,10 +105,10 @@ def learn(
     target: Target,
     network: Drafter,
     batch: Batch,
-    attention_of: Callable[[Places], Attention],
+    kernels: Kernels,
 ) -> Learned:
-    """The loss of one batch, with its gradient to come."""
-    ids, anchors = batch.ids.to(target.device), batch.anchors.to(target.device)
+    """The loss of one batch; its gradient is added to the network's."""
+    ids, anchors = (_moved(part, target.device) for part in (batch.ids, batch.anchors))
     positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
     with torch.no_grad():
         hidden, features = target.forward(ids, positions, CausalPlan(), features=True)
@@ -92,51 +116,51 @@ def learn(
     size = network.config.block_size
     places = Places(anchors, ids.shape[1], size, recipe.window)
     with torch.autocast(ids.device.type, torch.bfloat16, enabled=target.dtype == torch.bfloat16):
-        drafted = draft(network, target.embed, ids, features, places, attention_of(places))
+        drafted = draft(network, target.embed, ids, features, places, kernels.attention_of(places))
     offsets = torch.arange(size - 1, device=ids.device)
     # The target's state at a position tells of the token after it.
     before = (anchors[:, :, None] + offsets).flatten(1)
     true = hidden.gather(1, before[:, :, None].expand(-1, -1, hidden.shape[-1]))
     tokens = ids.gather(1, before + 1)
     width = hidden.shape[-1]
-    return loss_of(
+    drafted = drafted.to(target.dtype).view(-1, size - 1, width)
+    learned = loss_of(
         recipe.objective,
         target.head,
-        drafted.to(target.dtype).view(-1, size - 1, width),
+        drafted,
         true.view(-1, size - 1, width),
         tokens.view(-1, size - 1),
+        kernels.mix,
     )
+    drafted.backward(learned.gradient)  # type: ignore[no-untyped-call]
+    return learned
+
+
+def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """To the device, without waiting for what it still has to do."""
+    if device.type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 def take_step(
     recipe: Recipe,
     target: Target,
     run: Run,
-    corpus: Written,
-    attention_of: Callable[[Places], Attention],
-) -> dict[str, Any]:
+    mixture: Mixture,
+    kernels: Kernels,
+) -> Told:
     """One step of the optimizer, and what to say of it."""
-    size = recipe.sequences, recipe.anchors
-    batch = batch_of(corpus, run.step, size, run.network.config.block_size, recipe.seed)
-    learned = learn(recipe, target, run.network, batch, attention_of)
+    size = recipe.tokens, recipe.spacing
+    batch = mixture.batch(run.step, size, run.network.config.block_size)
     for group in run.optimizer.param_groups:
         group["lr"] = recipe.rate_at(run.step)
     run.optimizer.zero_grad(set_to_none=True)
-    learned.loss.backward()  # type: ignore[no-untyped-call]
+    learned = learn(recipe, target, run.network, batch, kernels)
     norm = torch.nn.utils.clip_grad_norm_(run.network.parameters(), recipe.clip)
-    if not bool(norm.isfinite()):
-        raise ConfigError(
-            f"step {run.step}: the gradient's norm is {float(norm)}; lower --rate, and go on from"
-            " the last save"
-        )
     run.optimizer.step()
     run.step += 1
-    return {
-        "step": run.step,
-        "loss": round(float(learned.loss.detach()), 5),
-        "norm": round(float(norm), 4),
-        "agreement": [round(share, 4) for share in learned.agreement.tolist()],
-    }
+    return Told(run.step, norm, learned)
 
 
 def save(recipe: Recipe, run: Run, folder: Path) -> None:
@@ -180,16 +204,6 @@ def load_pair(target: Path, drafter: Path, device: str) -> tuple[Target, Drafter
     return Target(model, network.config.target_layer_ids), network
 
 
-def fitting_attention(device: str) -> Callable[[Places], Attention]:
-    """flex_attention, compiled, on a GPU; a dense mask on a CPU."""
-    if device == "cpu":
-        return dense_attention
-    from torch.nn.attention.flex_attention import flex_attention
-
-    compiled: Callable[..., Tensor] = torch.compile(flex_attention)
-    return lambda places: flexible_attention(places, compiled)
-
-
 def main() -> None:
     """Train to the end, or until the time is up."""
     args = _arguments()
@@ -199,30 +213,33 @@ def main() -> None:
     run = new_run(recipe, network)
     if resume(recipe, run, args.out):
         print(f"goes on at step {run.step}", file=sys.stderr)
-    corpus, attention_of = load_shards(args.data), fitting_attention(args.device)
+    kernels = fitting(args.device, target, network)
+    mixture = Mixture([load_shards(folder) for folder in args.data], recipe.steps, recipe.seed)
     begun, first = time.monotonic(), run.step
     args.out.mkdir(parents=True, exist_ok=True)
     with (args.out / "log.jsonl").open("a") as log:
         while run.step < recipe.steps:
-            told = take_step(recipe, target, run, corpus, attention_of)
+            told = take_step(recipe, target, run, mixture, kernels)
             spent = time.monotonic() - begun
             up = args.minutes is not None and spent > 60 * args.minutes
-            if run.step % args.report_every == 0 or run.step == recipe.steps or up:
+            up |= run.step == recipe.steps
+            keeps = up or run.step % args.save_every == 0
+            if keeps or run.step % args.report_every == 0:
                 each = spent / (run.step - first)
-                told |= {"s": round(spent, 1), "eta_s": round(each * (recipe.steps - run.step))}
-                print(json.dumps(told), file=sys.stderr, flush=True)
-                log.write(json.dumps(told) + "\n")
-            if run.step % args.save_every == 0 or up:
+                left = {"s": round(spent, 1), "eta_s": round(each * (recipe.steps - run.step))}
+                line = json.dumps(told.line() | left)
+                print(line, file=sys.stderr, flush=True)
+                log.write(line + "\n")
+            if keeps:
                 save(recipe, run, args.out)
             if up:
                 return
-    save(recipe, run, args.out)
 
 
 def _arguments() -> argparse.Namespace:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--target", type=Path, required=True)
-    options.add_argument("--data", type=Path, required=True, help="folder of shards")
+    options.add_argument("--data", type=Path, nargs="+", required=True, help="folders of shards")
     options.add_argument("--start", type=Path, required=True, help="the drafter to train on")
     options.add_argument("--out", type=Path, required=True)
     options.add_argument("--device", default="cuda")

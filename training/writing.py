@@ -20,13 +20,14 @@ class Scripts:
     """What is given, and what comes after it.
 
     tokens: [P, L] int64, the first lengths[p] of row p are given. temperatures: [P] at which the
-    target then draws, 0 for its best token. following: [P] int64, the script after its turn's end;
-    -1 for any of `starts`.
+    target then draws, 0 for its best token. limits: [P] int64, most tokens of a turn.
+    following: [P] int64, the script after its turn's end; -1 for any of `starts`.
     """
 
     tokens: Tensor
     lengths: Tensor
     temperatures: Tensor
+    limits: Tensor
     following: Tensor
     starts: Tensor
 
@@ -36,6 +37,7 @@ class Scripts:
             self.tokens.to(device),
             self.lengths.to(device),
             self.temperatures.to(device),
+            self.limits.to(device),
             self.following.to(device),
             self.starts.to(device),
         )
@@ -54,8 +56,10 @@ def scripts_of(
     temperatures: Sequence[float],
     following: Sequence[int],
     starts: Sequence[int],
+    limits: Sequence[int] | None = None,
 ) -> Scripts:
-    """Scripts from lists of token ids."""
+    """Scripts from lists of token ids; without `limits` a turn goes on until it ends itself."""
+    unlimited = torch.iinfo(torch.int64).max
     width = max(len(tokens) for tokens in given)
     table = torch.zeros(len(given), width, dtype=torch.int64)
     for row, tokens in enumerate(given):
@@ -64,6 +68,7 @@ def scripts_of(
         table,
         torch.tensor([len(tokens) for tokens in given]),
         torch.tensor(temperatures),
+        torch.tensor(limits or [unlimited] * len(given)),
         torch.tensor(following),
         torch.tensor(starts),
     )
@@ -91,7 +96,8 @@ def write(
             own = _draw(logits, scripts.temperatures[script], generator)
             token = torch.where(given, token, own)
         ids[:, step], drawn[:, step] = token, ~given
-        ended = ~given & torch.isin(token, stops)
+        long = place - scripts.lengths[script] + 1 >= scripts.limits[script]
+        ended = ~given & (torch.isin(token, stops) | long)
         after = scripts.following[script]
         after = torch.where(after < 0, _any_start(scripts, batch, generator), after)
         script = torch.where(ended, after, script)

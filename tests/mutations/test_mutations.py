@@ -4,7 +4,8 @@ A mutation is a change of a module's source (see `planting`), written down with 
 catch it and, where the bug costs speed and not correctness, with the check that can't. Trees, rows
 and windows are checked against enumeration (`core_battery`), the engine against transformers'
 plain decoding of a tiny float64 model (`engine_checks`), its draft windows against a second drafter
-(`window_checks`), sampling against its definition in plain Python (`sampling_checks`). On the code
+(`window_checks`), sampling against its definition in plain Python (`sampling_checks`), rounds of a
+fixed shape against the ragged loop (`fixed_checks`). On the code
 as it is every check passes.
 A change of the source that removes a mutation's text must restate the mutation.
 """
@@ -16,10 +17,12 @@ from mutations import (
     core_mutations,
     coupling_mutations,
     engine_mutations,
+    fixed_mutations,
     sampling_mutations,
     window_mutations,
 )
 from mutations import engine_checks as engine
+from mutations import fixed_checks as fixed
 from mutations import sampling_checks as sampling
 from mutations import window_checks as windows
 from mutations.planting import assert_caught, planted
@@ -35,6 +38,7 @@ MUTATIONS = (
     *engine_mutations.DRAFT_MUTATIONS,
     *engine_mutations.REQUEST_MUTATIONS,
     *window_mutations.WINDOW_MUTATIONS,
+    *fixed_mutations.FIXED_MUTATIONS,
     *sampling_mutations.NOISE_MUTATIONS,
     *sampling_mutations.FILTER_MUTATIONS,
     *sampling_mutations.EDIT_MUTATIONS,
@@ -64,6 +68,9 @@ CHECKS = (
     engine.check_per_query_drafts,
     engine.check_stop,
     engine.check_limit,
+    fixed.check_scripted,
+    fixed.check_against_ragged,
+    fixed.check_ended_rows,
     windows.check_meanings,
     windows.check_long_windows,
     windows.check_batch_windows,

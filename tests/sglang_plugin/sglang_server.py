@@ -19,6 +19,8 @@ STUBS = Path(__file__).parent / "stub"
 # Plugins beside DDTREE's, for `paths` below: what SGLang lacks on a CPU, and planted faults.
 ON_CPU, FAULTY = (Path(__file__).parent / name for name in ("cpu", "fault"))
 READY = "Uvicorn running on"
+_TO_NCCL_PORT = 400
+"""From a server's port to its process group's: below the system's own choices, past all tests'."""
 _STARTUP_S = 120
 CPU_ENVIRONMENT = {
     "SGLANG_USE_CPU_ENGINE": "1",
@@ -172,7 +174,9 @@ def start(
     """Start a server of `target` on whatever machine the flags and the environment are for."""
     inherited = {n: v for n, v in os.environ.items() if not n.startswith("DDTREE_")}
     command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(target)]
-    command += ["--port", str(port), *flags]
+    # Left alone, SGLang asks the system for a free one and binds it seconds later: by then
+    # another server started beside it may hold it.
+    command += ["--port", str(port), "--nccl-port", str(port + _TO_NCCL_PORT), *flags]
     with log.open("wb") as out:
         process = subprocess.Popen(
             command,

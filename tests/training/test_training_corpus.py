@@ -122,3 +122,31 @@ def test_chat_headers_are_the_templates(smollm2):
 
     built = headers.user + said("Hi") + headers.answer + said("Yes") + headers.again + said("So")
     assert built == expected[: len(built)]
+
+
+def test_a_function_that_the_target_made_up_ends_with_its_docstring():
+    example = prompts.EXAMPLES[0]
+    made = (
+        'import math\n\n\ndef half(x: float) -> float:\n    """ Half of x, as a number.\n    """\n'
+    )
+    text = f"{example}\n\n{made}    return x / 2\n\ndef other(: '"
+    assert prompts.invented_function(text) == made
+    assert prompts.invented_function(text.replace('"""', "#")) is None
+    assert prompts.invented_function(f"{example}\n\ndef broken(:\n" + made) is None
+    assert prompts.invented_function('def f():\n    """ short """') is None
+
+
+def test_a_mixture_draws_by_tokens_and_repeats():
+    long, short = a_corpus(9, 60), a_corpus(60, 27)
+    mixed = corpus.Mixture([long, short], 400, seed=1)
+    again = corpus.Mixture([long, short], 400, seed=1)
+    lengths = []
+    for step in range(400):
+        batch = mixed.batch(step, (120, 10), BLOCK)
+        assert torch.equal(batch.anchors, again.batch(step, (120, 10), BLOCK).anchors)
+        length = batch.ids.shape[1]
+        assert batch.anchors.shape == (120 // length, length // 10)
+        lengths.append(length)
+    assert sum(length == 60 for length in lengths) / 400 == pytest.approx(0.25, abs=0.06)
+    firsts = {int(mixed.batch(s, (120, 10), BLOCK).ids[0, 0]) for s in range(40)}
+    assert len(firsts) > 12

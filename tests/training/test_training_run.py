@@ -13,12 +13,13 @@ from ddtree.errors import ConfigError
 from ddtree.models.drafter import load_drafter
 from support.tiny import tiny_drafter, tiny_target
 from training import train
-from training.blocks import dense_attention
+from training.corpus import Mixture
 from training.export import export
+from training.kernels import Kernels
 from training.writing import scripts_of, write
 
 RECIPE = train.Recipe(
-    steps=60, sequences=8, anchors=12, window=6, rate=5e-3, warmup=5, kl=0.7, seed=3
+    steps=60, tokens=320, spacing=3, window=6, rate=5e-3, warmup=5, kl=0.7, seed=3
 )
 ROOT = Path(__file__).parents[2]
 
@@ -28,11 +29,15 @@ def a_world():
     target = tiny_target(dtype=torch.float32)
     scripts = scripts_of([[11, 12]], [0.7], [0], [0])
     written = write(target, scripts, [7], (32, 40), seed=0)
-    return target, written, train.new_run(RECIPE, tiny_drafter(target))
+    return (
+        target,
+        Mixture([written], RECIPE.steps, RECIPE.seed),
+        train.new_run(RECIPE, tiny_drafter(target)),
+    )
 
 
 def steps(count, target, run, written):
-    return [train.take_step(RECIPE, target, run, written, dense_attention) for _ in range(count)]
+    return [train.take_step(RECIPE, target, run, written, Kernels()).line() for _ in range(count)]
 
 
 def test_a_run_learns():
@@ -104,11 +109,12 @@ def test_text_training_and_export_from_the_command_line(tmp_path):
     told = {"--target": pair.target, "--device": "cpu"}
     common = [part for pair_ in told.items() for part in pair_]
     writing = [*common, "--out", data, "--batch", "4", "--length", "120", "--chat-share", "0"]
+    writing += ["--invented", "0"]
     writing += ["--roots", code]
     assert "5 functions, 5 apart" in command("generate", *writing, "--shards", "1")
     assert '"shard": 0' not in command("generate", *writing, "--shards", "2")
     training = [*common, "--data", data, "--start", pair.drafter, "--out", run, "--window", "32"]
-    training += ["--sequences", "4", "--anchors", "6", "--steps", "4", "--report-every", "2"]
+    training += ["--tokens", "480", "--spacing", "20", "--steps", "4", "--report-every", "2"]
     command("train", *training)
     assert [json.loads(line)["step"] for line in (run / "log.jsonl").read_text().splitlines()] == [
         2,

@@ -57,3 +57,12 @@ def test_drawn_tokens_follow_the_temperature(temperature):
     drawn = writing._draw(logits, torch.full((20000,), temperature), generator)
     found = torch.bincount(drawn, minlength=5) / 20000
     torch.testing.assert_close(found, (logits[0] / temperature).softmax(-1), atol=0.015, rtol=0)
+
+
+def test_a_turn_ends_at_its_limit():
+    target = tiny_target()
+    scripts = writing.scripts_of([[11, 12], [21]], [1.0, 1.0], [1, 0], [0], [5, 3])
+    ids, drawn = writing.write(target, scripts, [], (4, 33), seed=0).__dict__.values()
+    expected = ([False] * 2 + [True] * 5 + [False] + [True] * 3) * 3
+    assert drawn.tolist() == [expected] * 4
+    assert (ids[:, [0, 11, 22]] == 11).all()

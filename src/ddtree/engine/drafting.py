@@ -24,7 +24,8 @@ LEAST_TOP_K = 50
 
 
 class Drafting:
-    """Owns the drafter's KV: per slot a ring of `ring` committed tokens plus the block's columns.
+    """Owns the drafter's KV: per slot a ring of `ring` committed tokens plus the block's columns,
+    and as much for nobody, whose rows fill batches of a fixed shape.
 
     Memory is fixed at start and does not grow with the context. `coupled` lets candidates look at
     the noise of sampling where the drafter has a calibration for it.
@@ -35,19 +36,19 @@ class Drafting:
     ) -> None:
         config = drafter.config
         self._calibration = drafter.calibration if coupled else None
-        self.drafter, self.target, self.ring = drafter, target, ring
+        self.drafter, self.target, self.ring, self.slots = drafter, target, ring, slots
         self.block = config.block_size
-        self._how = DraftVisibility(config.window_kind, config.causal)
-        self._cells = DraftCells(self.block, ring)
+        self.how = DraftVisibility(config.window_kind, config.causal)
+        self.cells = DraftCells(self.block, ring)
         self.pool = KVPool(
             config.num_layers,
-            slots * self._cells.size,
+            (slots + 1) * self.cells.size,
             (config.num_kv_heads, config.head_dim),
             drafter.norm.weight.dtype,
             target.device,
         )
         masks = [config.mask_token_id] * (self.block - 1)
-        self._masks = torch.tensor(masks, device=target.device)
+        self.masks = torch.tensor(masks, device=target.device)
 
     def feed(self, requests: Sequence[Request]) -> None:
         """Project pending features into keys and values; the newest `ring` per request survive."""
@@ -63,7 +64,7 @@ class Drafting:
                 request.length - len(rows[-1]), request.length, device=pending.device
             )
             positions.append(held)
-            cells.append(request.slot * self._cells.size + self.block + held % self.ring)
+            cells.append(request.slot * self.cells.size + self.block + held % self.ring)
             request.pending = None
         features, where = torch.cat(rows)[None], torch.cat(positions)[None]
         self.pool.write_all(torch.cat(cells), self.drafter.context(features, where))
@@ -75,20 +76,20 @@ class Drafting:
         context = DraftContext(
             [r.slot for r in requests], lengths, [r.resolved.window for r in requests]
         )
-        plan = draft_plan(self.pool, self._cells, context, self._how)
+        plan = draft_plan(self.pool, self.cells, context, self.how)
         return self._logits([r.root for r in requests], lengths, plan)
 
     def draft_windows(self, request: Request, windows: Sequence[int]) -> Tensor:
         """Logits [n, D, V] behind one request's root, as if it had each of the windows [n]."""
         self.feed([request])
         place = request.slot, request.length
-        plan = WindowsPlan(self.pool, self._cells, self._how, place, windows)
+        plan = WindowsPlan(self.pool, self.cells, self.how, place, windows)
         roots, lengths = [request.root] * len(windows), [request.length] * len(windows)
         return self._logits(roots, lengths, plan)
 
     def _logits(self, root_ids: Sequence[int], lengths: Sequence[int], plan: AttendPlan) -> Tensor:
         roots = torch.tensor(root_ids, device=self.target.device)[:, None]
-        ids = torch.cat([roots, self._masks.expand(len(roots), -1)], 1)
+        ids = torch.cat([roots, self.masks.expand(len(roots), -1)], 1)
         offsets = torch.arange(self.block, device=ids.device)
         positions = torch.tensor(lengths, device=ids.device)[:, None] + offsets
         return self.target.head(self.drafter(self.target.embed(ids), positions, plan))
@@ -100,7 +101,7 @@ class Drafting:
 
     def clear(self, slot: int) -> None:
         """Zero a slot, as `KVPool.clear`."""
-        self.pool.clear(slot * self._cells.size, self._cells.size)
+        self.pool.clear(slot * self.cells.size, self.cells.size)
 
     @property
     def is_coupled(self) -> bool:

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
+from ddtree.engine.assembly import fixed_runner
 from ddtree.engine.choosing import make_edits
 from ddtree.engine.drafting import Drafting
+from ddtree.engine.fixed.runner import serves
 from ddtree.engine.job import Job
-from ddtree.engine.loop import RoundLoop, RoundResult, synchronize_of
+from ddtree.engine.loop import Outcome, RoundLoop, RoundResult, synchronize_of
 from ddtree.engine.making import RequestMaker
 from ddtree.engine.pacing import ChunkPacer, share_out
 from ddtree.engine.params import EngineConfig, Speculation
@@ -70,7 +72,9 @@ class Engine:
         )
         self.sizes = sizes
         heads = (shape.num_kv_heads, shape.head_dim)
-        self.pool = KVPool(shape.num_layers, sizes.cells, heads, target.dtype, target.device)
+        fixed = self.config.rounds != "ragged"
+        cells = sizes.cells + (sizes.widest_round if fixed else 0)
+        self.pool = KVPool(shape.num_layers, cells, heads, target.dtype, target.device)
         slots, coupled = self.config.slots, self.config.coupled_drafting
         self.drafting = (
             None
@@ -85,6 +89,9 @@ class Engine:
         )
         self.loop = RoundLoop(
             target, self.drafting, self.pool, StageClock(synchronize_of(target.device))
+        )
+        self.fixed = (
+            fixed_runner(target, self.drafting, self.pool, sizes, self.config) if fixed else None
         )
         self.observers: list[RoundObserver] = [] if observer is None else [observer]
         self._pacer = ChunkPacer(self.config.prefill_chunk, self.config.max_stall_s)
@@ -200,9 +207,28 @@ class Engine:
             progress = [self._advance(jobs[0], allowance)]
         else:
             progress = self._prefill(prompts, allowance)
-        if decoding:
-            progress += self._apply(self.loop.run_round(decoding))
-        return progress
+        return progress + self._rounds(decoding)
+
+    def _rounds(self, decoding: Sequence[Request]) -> list[Progress]:
+        """One round for requests that decode; of fixed rounds the one before it is read."""
+        fixed = self.fixed
+        if fixed is None:
+            return self._ragged(decoding)
+        if decoding and serves(decoding) and not self.observers and not fixed.stalled:
+            outcome = fixed.advance(decoding)
+            return [] if outcome is None else self._apply(outcome)
+        outcome = fixed.drain()
+        progress = [] if outcome is None else self._apply(outcome)
+        return progress + self._ragged([r for r in decoding if r.finish_reason is None])
+
+    def _ragged(self, decoding: Sequence[Request]) -> list[Progress]:
+        """One round of the ragged loop, which observers see."""
+        if not decoding:
+            return []
+        result = self.loop.run_round(decoding)
+        for observe in self.observers:
+            observe(result)
+        return self._apply(result)
 
     def abort(self, work: Work) -> None:
         """End work now, wherever it is; nothing happens if it is over."""
@@ -288,10 +314,8 @@ class Engine:
             edits = make_edits(request.sampling, request.prompt, request.stop_ids, vocabulary)
             request.edits = edits.to(self.target.device)
 
-    def _apply(self, result: RoundResult) -> list[Progress]:
+    def _apply(self, result: Outcome) -> list[Progress]:
         """Extend outputs by a round's tokens; finish what is over."""
-        for observe in self.observers:
-            observe(result)
         progress = []
         for row, request in enumerate(result.requests):
             if row in result.faults:

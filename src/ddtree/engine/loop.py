@@ -58,19 +58,25 @@ class _Beating:
 
 
 @dataclass(frozen=True)
-class RoundResult:
-    """What one round did; all tensors have the batch's rows in the order of `requests`."""
+class Outcome:
+    """What a round did for its requests, row by row."""
 
-    requests: tuple[Request, ...]
-    tree: DraftTree
-    accepted: Acceptance
-    tokens: list[list[int]]  # by row: accepted tokens, then the bonus
-    logprobs: list[list[TokenLogprob]]  # by row: of its tokens; empty where not asked for
-    ranks: list[list[int]]  # by row: of its accepted nodes among their depth's candidates
-    nodes: list[list[int]]  # by row: its accepted nodes' places in best-first order
-    num_nodes: list[int]  # by row: draft nodes verified
+    requests: list[Request]
+    tokens: list[list[int]]  # accepted tokens, then the bonus
+    logprobs: list[list[TokenLogprob]]  # of its tokens; empty where not asked for
+    ranks: list[list[int]]  # of its accepted nodes among their depth's candidates
+    nodes: list[list[int]]  # its accepted nodes' places in best-first order
+    num_nodes: list[int]  # draft nodes verified
     faults: dict[int, str]  # row -> whose logits could not be used, or "bans" that left no token
     stage_seconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class RoundResult(Outcome):
+    """With the tensors it did it with; all have the batch's rows in the order of `requests`."""
+
+    tree: DraftTree
+    accepted: Acceptance
 
 
 @dataclass(frozen=True)
@@ -127,15 +133,15 @@ class RoundLoop:
             faults |= dict.fromkeys(_rows_of(visited(choices.invalid, accepted)), "target")
         kept = [row[: count + 1] for row, count in zip(tokens, counts, strict=True)]
         return RoundResult(
-            tuple(requests),
-            tree,
-            accepted,
+            list(requests),
             kept,
             _logprobs(requests, logits, accepted, kept),
             *accepted_paths(tree, accepted, counts),
             tree.counts.tolist(),
             faults,
             clock.finish_round(),
+            tree,
+            accepted,
         )
 
     @torch.inference_mode()

@@ -7,6 +7,7 @@ from ddtree.errors import ConfigError, RequestError
 from ddtree.records.arms import METHODS, Method
 
 DraftWindow = int | Literal["full"]
+Rounds = Literal["ragged", "stepped", "graphs"]
 
 DEFAULT_BUDGET = 8
 DEFAULT_TOPK = 4
@@ -62,7 +63,9 @@ class EngineConfig:
     that passes depend on nothing but what was asked. draft_window: default and largest window; None
     takes the checkpoint's. coupled_drafting: at temperatures above 0 candidates are ranked by the
     chance to be drawn, given the noise of the draw, where the drafter is calibrated for it; outputs
-    are the same without.
+    are the same without. rounds: "ragged" passes over what requests hold, the host in between;
+    "stepped" rounds of a fixed shape, the host one round behind, kernel by kernel; "graphs" the
+    same, each replayed as one CUDA graph.
     """
 
     slots: int = 4
@@ -74,6 +77,7 @@ class EngineConfig:
     max_stall_s: float | None = None
     draft_window: DraftWindow | None = None
     coupled_drafting: bool = True
+    rounds: Rounds = "ragged"
 
     def __post_init__(self) -> None:
         for name in ("slots", "max_budget", "max_topk", "prefill_chunk"):

@@ -53,6 +53,20 @@ class KVPool:
         return self._cells.device
 
     @property
+    def size(self) -> int:
+        """Cells of a layer."""
+        return self._cells.shape[2]
+
+    @property
+    def cells(self) -> Tensor:
+        """[layers, 2, size, G * C]."""
+        return self._cells
+
+    def layer(self, index: int) -> Tensor:
+        """[2, size, G * C]: a layer's keys, then its values."""
+        return self._cells[index]
+
+    @property
     def num_bytes(self) -> int:
         """Memory held, whatever is in use."""
         return self._cells.nbytes

@@ -92,7 +92,7 @@ class Target:
         )
         self.eos_ids = _eos_ids(model)
         self.feature_layers = feature_layers
-        self._slides = _sliding_layers(config)
+        self.sliding_layers = _sliding_layers(config)
         self._tap = _FeatureTap(feature_layers)
         layers: nn.ModuleList = model.base_model.layers
         for layer in feature_layers:
@@ -106,7 +106,7 @@ class Target:
         if positions.shape != ids.shape:
             # transformers would broadcast [1, S] and invent missing positions.
             raise ModelError(f"positions {tuple(positions.shape)}, expected {tuple(ids.shape)}")
-        counting = _CountingPlan(plan, self._slides)
+        counting = _CountingPlan(plan, self.sliding_layers)
         self._tap.active = features
         output = self._decoder(
             input_ids=ids, position_ids=positions, use_cache=False, plan=counting

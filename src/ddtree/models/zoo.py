@@ -54,7 +54,7 @@ ZOO: Mapping[str, ZooEntry] = MappingProxyType(
             download_bytes=92_871_040,
             converted_sha256="7ef915c9bf9d94d8d70211970476878352a5b95855c589ae987916d7a455242b",
             drafter="smollm2-135m-dflash",
-            drafter_sha256="aa7207bb0d495701a22a29ac41dacb849623f3cdc67ac73faf4db41dad074a2b",
+            drafter_sha256="d33786dfe9af0e221cba30c2fb0e881ca9ccb0d565b2107de524210f13bc92ed",
         )
     }
 )
