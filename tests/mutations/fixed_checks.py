@@ -11,14 +11,13 @@ import torch
 from ddtree import engine as engine_api
 from ddtree.core import empty_tree
 from ddtree.engine import SamplingParams, Speculation
-from ddtree.engine.fixed import drafting
+from ddtree.engine.fixed import drafting, torch_parts
 from ddtree.engine.fixed.parts import ACTIVE, Choices, Grown
 from ddtree.engine.fixed.state import COLUMNS, SlotState
-from ddtree.engine.fixed.torch_parts import TorchParts
 from support.reference import draw_prompt
 from support.tiny import tiny_drafter, tiny_target
 
-COUNT, RIGHT, MOST_STEPS = 24, 3, 2000
+COUNT, RIGHT, MOST_STEPS = 24, 3, 500
 TREE = Speculation("ddtree", 40, 4)
 DRAWN = SamplingParams(COUNT, temperature=0.8, top_k=20, seed=1)
 PENALISED = SamplingParams(6, repetition_penalty=1.2)
@@ -108,7 +107,8 @@ def check_ended_rows():
     state = SlotState(2, 3, nobody_base=50, vocab=61, device=torch.device("cpu"))
     for name, value in {"base": 7, "length": 20, "end": 20, "root": 5, "budget": 4}.items():
         state.ints[0, COLUMNS[name]] = value
-    before, parts = state.ints.clone(), TorchParts(0, 1, 3, state.ints.device)
+    before = state.ints.clone()
+    parts = torch_parts.TorchParts(0, 1, 3, state.ints.device)
     rows = state.rows(parts.open(state.ints, torch.tensor([0])))
     assert rows["base"].tolist() == [50], "an ended request's row is in its own run"
     bits = torch.ones(1, 1, 1, dtype=torch.int32)

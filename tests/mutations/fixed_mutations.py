@@ -21,7 +21,7 @@ FIXED_MUTATIONS = (
         (fixed.check_against_ragged,),
     ),
     Mutation(
-        "accepted keys are not moved",
+        "a fixed round moves no accepted keys",
         ROUND,
         (("if self.depth:", "if not self.depth:"),),
         (fixed.check_scripted,),
@@ -83,6 +83,7 @@ FIXED_MUTATIONS = (
         RUNNER,
         (("if request.finish_reason is not None or", "if"),),
         (fixed.check_against_ragged,),
+        error=ValueError,
     ),
     Mutation(
         "what the ragged loop did is not told to the device",
