@@ -1,5 +1,11 @@
 """Every kernel against its slow twin: on a CPU by Triton's interpreter, on a GPU as it is."""
 
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from transformers import Qwen2Config, Qwen3Config
@@ -8,6 +14,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 from ddtree import core
 from ddtree.core.heap import build_heap
 from ddtree.core.walk import UNVISITED
+from ddtree.engine import kernels
 from ddtree.engine.fixed.parts import ACTIVE, STALLED, Choices, FixedPlan
 from ddtree.engine.fixed.reach import Reach, pack_bits
 from ddtree.engine.fixed.state import COLUMNS, Rows
@@ -19,8 +26,9 @@ from ddtree.engine.plan import DraftCells
 from ddtree.engine.pool import KVPool
 from ddtree.models.attention import AttentionLayer
 from ddtree.models.target import Target
-from support.tiny import FEATURE_LAYERS, tiny_config, tiny_drafter, tiny_model, tiny_target
+from support.tiny import FEATURE_LAYERS, SHAPE, tiny_config, tiny_drafter, tiny_model, tiny_target
 
+LAUNCH = re.compile(r"^ +(_\w+)\[\(", re.M)
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -119,11 +127,37 @@ def test_attention_in_bfloat16(device):
     assert (found - truth).abs().max() < 2**-7
 
 
+def test_compiles_for_a_gpu(tmp_path):
+    """The interpreter runs what a compiler refuses: here is the compiler, without a GPU."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path)
+    run = subprocess.run(
+        [sys.executable, "-m", "support.compiling"],
+        cwd=Path(__file__).parents[1],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    here = Path(kernels.__file__).parent.glob("*.py")
+    launched = {f"{path.stem}.{name}" for path in here for name in LAUNCH.findall(path.read_text())}
+    assert {name.removeprefix(f"{kernels.__name__}.") for name in run.stdout.split()} == launched
+
+
 def test_tiling():
-    """Splits while the device has room and there are columns for it, never for a large batch."""
-    assert attention.tiling_of(1, 3, 51, 1024, 264) == attention.Tiling(64, 64, 16)
-    assert attention.tiling_of(64, 8, 51, 8192, 264) == attention.Tiling(64, 64, 1)
-    assert attention.tiling_of(1, 3, 3, 100, 264) == attention.Tiling(16, 64, 1)
+    """Splits while the device has room for it, never for a large batch; a tile as high as its rows,
+    low ones where there are few."""
+    cuts = [(1, 3, 51, 64), (8, 3, 51, 64), (64, 8, 68, 128), (1, 3, 195, 64), (32, 3, 3, 64)]
+    found = [attention.tiling_of(*cut, 396) for cut in cuts]
+    assert [(one.block_m, one.splits) for one in found] == [
+        (16, 16),
+        (64, 16),
+        (128, 1),
+        (64, 16),
+        (16, 4),
+    ]
+    assert all(one.block_n * one.least == 128 for one in found)
 
 
 def coarse_logits(shape, seed, digits):
@@ -295,17 +329,6 @@ def test_gate(device, dtype):
     torch.testing.assert_close(layers.gate(joined), wanted)
 
 
-SHAPE = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 61,
-    "max_position_embeddings": 256,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
 LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 1e4,

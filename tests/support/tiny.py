@@ -8,23 +8,23 @@ from ddtree.models.drafter_config import DrafterConfig
 from ddtree.models.target import Target
 
 FEATURE_LAYERS = (0, 2)
+# Of any architecture's configuration.
+SHAPE = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 61,
+    "max_position_embeddings": 256,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
 
 
 def tiny_config(**changes):
     """A three-layer Llama."""
-    fields = {
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "vocab_size": 61,
-        "max_position_embeddings": 256,
-        "eos_token_id": None,
-        "bos_token_id": None,
-        "pad_token_id": None,
-    }
-    return LlamaConfig(**{**fields, **changes})
+    return LlamaConfig(**{**SHAPE, "pad_token_id": None, **changes})
 
 
 def tiny_model(config, seed=0, dtype=torch.float64):

@@ -48,7 +48,7 @@ def fixed_runner(
 def means_for(target: Target, drafter: Drafter | None, depth: int) -> Means:
     """Kernels on a GPU, but for float64, which they don't compute in; plain torch elsewhere."""
     if target.device.type == "cuda" and target.dtype != torch.float64:
-        return kernels_for(target, drafter, 2 * _multiprocessors(target.device))
+        return kernels_for(target, drafter, 3 * _multiprocessors(target.device))
     network = None if drafter is None else PlainNetwork(drafter)
     return Means(
         target, network, lambda kind: TorchParts(kind.budget, kind.topk, depth, target.device)

@@ -24,8 +24,7 @@ LEAST_TOP_K = 50
 
 
 class Drafting:
-    """Owns the drafter's KV: per slot a ring of `ring` committed tokens plus the block's columns,
-    and as much for nobody, whose rows fill batches of a fixed shape.
+    """Owns the drafter's KV: per slot a ring of `ring` committed tokens plus the block's columns.
 
     Memory is fixed at start and does not grow with the context. `coupled` lets candidates look at
     the noise of sampling where the drafter has a calibration for it.
@@ -36,13 +35,13 @@ class Drafting:
     ) -> None:
         config = drafter.config
         self._calibration = drafter.calibration if coupled else None
-        self.drafter, self.target, self.ring, self.slots = drafter, target, ring, slots
+        self.drafter, self.target, self.ring = drafter, target, ring
         self.block = config.block_size
         self.how = DraftVisibility(config.window_kind, config.causal)
         self.cells = DraftCells(self.block, ring)
         self.pool = KVPool(
             config.num_layers,
-            (slots + 1) * self.cells.size,
+            slots * self.cells.size,
             (config.num_kv_heads, config.head_dim),
             drafter.norm.weight.dtype,
             target.device,

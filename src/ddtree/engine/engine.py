@@ -76,10 +76,12 @@ class Engine:
         cells = sizes.cells + (sizes.widest_round if fixed else 0)
         self.pool = KVPool(shape.num_layers, cells, heads, target.dtype, target.device)
         slots, coupled = self.config.slots, self.config.coupled_drafting
+        # Nobody's rows fill batches of a fixed shape, and write somewhere too.
+        runs = slots + int(fixed)
         self.drafting = (
             None
             if drafter is None
-            else Drafting(drafter, target, slots, sizes.ring, coupled=coupled)
+            else Drafting(drafter, target, runs, sizes.ring, coupled=coupled)
         )
         self.scheduler = Scheduler(
             slots,

@@ -43,6 +43,15 @@ class PlainNetwork:
         pool.write_all(cells, self.drafter.context(features[None], positions[None]))
 
 
+@dataclass(frozen=True)
+class Kept:
+    """Features [n, F] for the drafter's context, their positions and cells [n]."""
+
+    features: Tensor
+    positions: Tensor
+    cells: Tensor
+
+
 class FixedDrafting:
     """Drafts in the caches of `drafting`, whose last slot must be nobody's."""
 
@@ -72,10 +81,15 @@ class FixedDrafting:
         ids = torch.cat([rows["root"][:, None], drafting.masks.expand(len(first), -1)], 1)
         plan = FixedPlan(drafting.pool, reach, self._parts)
         embedded = drafting.target.embed(ids)
-        return drafting.target.head(self._network(embedded, positions, plan))
+        # The head's weights are read once for all rows only if these lie one behind the other.
+        return drafting.target.head(self._network(embedded, positions, plan).contiguous())
 
-    def feed(self, rows: Rows, settled: Settled, features: Tensor) -> None:
-        """Take in the accepted rows' features [B, M, F], the root's included."""
-        sizes = self._of.slots, self._of.cells
-        own, positions, cells = self._parts.taken(features, settled, rows, sizes)
-        self._network.feed(self._of.pool, cells, own, positions)
+    def kept(self, rows: Rows, settled: Settled, features: Tensor) -> Kept:
+        """Of features [B, M, F] those of accepted rows, the root's included."""
+        nobody = self._of.pool.size // self._of.cells.size - 1
+        sizes = nobody, self._of.cells
+        return Kept(*self._parts.taken(features, settled, rows, sizes))
+
+    def feed(self, kept: Kept) -> None:
+        """Take them in."""
+        self._network.feed(self._of.pool, kept.cells, kept.features, kept.positions)

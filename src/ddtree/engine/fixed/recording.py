@@ -28,7 +28,7 @@ class Step:
 
     def __call__(self, slots: Tensor) -> Tensor:
         """Run it."""
-        return self.round(slots)
+        return self.round(slots.to(self.round.models.pool.device, non_blocking=True))
 
 
 class Recording:

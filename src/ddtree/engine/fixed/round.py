@@ -85,17 +85,18 @@ class FixedRound:
         """A round for slots [B]; its report, see `Settled`."""
         state, parts = self.state, self.parts
         rows = state.rows(parts.open(state.ints, slots))
-        grown, bad_draft = self._draft(rows)
-        hidden, features = self._verify(rows, grown)
-        choices = self._choose(rows, self.models.decoder.head(hidden), grown)
+        grown, bad_draft = self.draft(rows)
+        hidden, features = self.verify(rows, grown)
+        choices = self.choose(rows, self.models.decoder.head(hidden), grown)
         settled = parts.settle(state.ints, rows, grown, choices, bad_draft)
         if self.depth:
             parts.move(self.models.pool, rows["base"] + rows["length"], settled.rows)
         if features is not None and self.models.drafting is not None:
-            self.models.drafting.feed(rows, settled, features)
+            drafting = self.models.drafting
+            drafting.feed(drafting.kept(rows, settled, features))
         return settled.report
 
-    def _draft(self, rows: Rows) -> tuple[Grown, Tensor]:
+    def draft(self, rows: Rows) -> tuple[Grown, Tensor]:
         """Trees, and [B] bool where the drafter's logits could not be used."""
         drafting = self.models.drafting
         ids, positions = rows["root"][:, None], rows["length"][:, None]
@@ -119,7 +120,8 @@ class FixedRound:
             plain.invalid,
         )
 
-    def _verify(self, rows: Rows, grown: Grown) -> tuple[Tensor, Tensor | None]:
+    def verify(self, rows: Rows, grown: Grown) -> tuple[Tensor, Tensor | None]:
+        """The target's hidden states of all rows [B, M, E], and features where someone drafts."""
         reach = Reach(
             first=rows["base"],
             held=rows["length"],
@@ -136,7 +138,7 @@ class FixedRound:
             grown.ids, grown.positions, plan, features=self.kind.budget > 0
         )
 
-    def _choose(self, rows: Rows, logits: Tensor, grown: Grown) -> Choices:
+    def choose(self, rows: Rows, logits: Tensor, grown: Grown) -> Choices:
         """The target's tokens at all rows; unknown where drawing needs a whole row in order."""
         best = self.parts.best(logits)
         if not self.kind.sampled:

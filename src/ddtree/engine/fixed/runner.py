@@ -52,7 +52,7 @@ class FixedRunner:
     def __init__(
         self, state: SlotState, drafting: Drafting | None, round_of: RoundOf, *, graphs: bool
     ) -> None:
-        self._state, self._drafting, self._round_of = state, drafting, round_of
+        self.state, self._drafting, self.round_of = state, drafting, round_of
         self._memory = torch.cuda.graph_pool_handle() if graphs else None
         self._rounds: dict[Kind, FixedRound] = {}
         self._launches: dict[tuple[Kind, int], Launch] = {}
@@ -65,10 +65,10 @@ class FixedRunner:
         """Start a round for decoding requests; the outcome of the one started before."""
         before, started = self._under_way, time.perf_counter()
         kind = self._kind_of(requests)
-        bucket = bucket_of(len(requests), self._state.nobody)
+        bucket = bucket_of(len(requests), self.state.nobody)
         self._store(requests)
         slots = [request.slot for request in requests]
-        slots += [self._state.nobody] * (bucket - len(slots))
+        slots += [self.state.nobody] * (bucket - len(slots))
         report = self.launch_of(kind, bucket)(torch.tensor(slots))
         arrived = None
         if report.device.type == "cuda":
@@ -90,14 +90,14 @@ class FixedRunner:
     def launch_of(self, kind: Kind, bucket: int) -> Launch:
         """What starts a round of this kind for so many rows; recorded on its first use."""
         if kind not in self._rounds:
-            self._rounds[kind] = self._round_of(kind)
+            self._rounds[kind] = self.round_of(kind)
         key = (kind, bucket)
         if key not in self._launches:
             made = self._rounds[kind]
             self._launches[key] = (
                 Step(made)
                 if self._memory is None
-                else Recording(made, bucket, self._state.nobody, self._memory)
+                else Recording(made, bucket, self.state.nobody, self._memory)
             )
         return self._launches[key]
 
@@ -107,7 +107,7 @@ class FixedRunner:
         if self._drafting is not None:
             self._drafting.feed(new)
         for request in new:
-            self._state.store(request, self._weights_of(request))
+            self.state.store(request, self._weights_of(request))
         self._known = set(requests)
 
     def _weights_of(self, request: Request) -> DepthWeights | None:

@@ -21,12 +21,13 @@ class Rows:
 
     table: [columns + 2, B] int64, the state's columns, then whose row it is and whether it decodes
     in this round: where not, everything is nobody's. A budget is 0 behind the drafter's last root.
-    floats: [B, 3] float64, temperature, top_p, min_p. weights: [B, 3, D] float32.
+    all_floats: [slots + 1, 3] float64, temperature, top_p, min_p of every slot. all_weights:
+    [slots + 1, 3, D] float32. A batch's are taken out only where someone draws.
     """
 
     table: Tensor
-    floats: Tensor
-    weights: Tensor
+    all_floats: Tensor
+    all_weights: Tensor
 
     def __getitem__(self, name: str) -> Tensor:
         """[B] int64: a column by name, "slot" and "active" among them."""
@@ -34,13 +35,13 @@ class Rows:
 
     def rules(self) -> SamplingRules:
         """How the rows' requests choose tokens."""
-        temperatures, top_p, min_p = self.floats.unbind(1)
+        temperatures, top_p, min_p = self.all_floats.index_select(0, self["slot"]).unbind(1)
         return SamplingRules(self["seed"], temperatures, self["top_k"], top_p, min_p)
 
     def coupling(self) -> Coupling:
         """All rows' coupling; only that of "coupled" ones means anything."""
-        log_q, noise, rest = self.weights.unbind(1)
-        rows = torch.arange(len(self.floats), device=self.floats.device)
+        log_q, noise, rest = self.all_weights.index_select(0, self["slot"]).unbind(1)
+        rows = torch.arange(len(log_q), device=log_q.device)
         return Coupling(rows, self["seed"], self["length"], log_q, noise, rest)
 
 
@@ -110,9 +111,7 @@ class SlotState:
 
     def rows(self, table: Tensor) -> Rows:
         """A batch's rows, its table made already."""
-        slots = table[COLUMNS["slot"]]
-        floats, weights = self._floats.index_select(0, slots), self._weights.index_select(0, slots)
-        return Rows(table, floats, weights)
+        return Rows(table, self._floats, self._weights)
 
     def _write(
         self,

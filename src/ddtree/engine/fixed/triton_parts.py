@@ -30,9 +30,9 @@ class TritonParts:
     ) -> Tensor:
         """See `Parts`."""
         reach, lowest = sight
-        batch, heads, rows, _ = q.shape
+        batch, heads, rows, dim = q.shape
         groups = pool.heads[0]
-        tiling = tiling_of(batch, groups, heads // groups * rows, reach.columns, self._programs)
+        tiling = tiling_of(batch, groups, heads // groups * rows, dim, self._programs)
         seen = Sight(
             reach.first, reach.held, reach.own, reach.positions, lowest, reach.bits, reach.ring
         )

@@ -15,6 +15,18 @@ _LAST = tl.constexpr(2**63 - 1)
 
 
 @triton.jit
+def _better(weight, order, unit, about, other_weight, other_order, other_unit, other_about):
+    """Of two prefixes the heavier, of equal ones the earlier."""
+    mine = (weight > other_weight) | ((weight == other_weight) & (order < other_order))
+    return (
+        tl.where(mine, weight, other_weight),
+        tl.where(mine, order, other_order),
+        tl.where(mine, unit, other_unit),
+        tl.where(mine, about, other_about),
+    )
+
+
+@triton.jit
 def _grow(
     tokens, log_probs, budgets, topks, roots, lengths,
     out_tokens, out_parents, out_depths, out_ranks, out_scores, out_counts,
@@ -34,20 +46,16 @@ def _grow(
     unit = tl.full([], 1, tl.int64)
     for _ in range(DEPTH - 1):
         unit = unit * DIGIT
-    orders = tl.where(start, unit, 0)
+    orders = tl.where(start, unit, _LAST)
     units = tl.where(start, unit, 0)
     about = tl.where(start, tl.full([], 1, tl.int64) << 32, 0)
     none = tl.full([], -float("inf"), tl.float64)
     count = tl.full([], 0, tl.int64)
     going = (budget > 0) & (topk > 0)
     for n in range(width):
-        weight = tl.max(weights, 0)
+        weight, order, unit, packed = tl.reduce((weights, orders, units, about), 0, _better)
         going = going & (n < budget) & (weight > -float("inf"))
-        best = weights == weight
-        order = tl.min(tl.where(best, orders, _LAST), 0)
-        chosen = best & (orders == order)
-        packed = tl.max(tl.where(chosen, about, -1), 0)
-        unit = tl.max(tl.where(chosen, units, -1), 0)
+        chosen = (orders == order) & (weights == weight)
         depth, rank, parent = packed >> 32, (packed >> 16) & 0xFFFF, packed & 0xFFFF
         level = table + tl.where(going, depth - 1, 0) * TOPK
         token = tl.load(tokens + level + tl.where(going, rank, 0))
@@ -86,7 +94,7 @@ def _grow(
     tl.store(positions + batch * (width + 1) + row, length + depth, mask=is_row)
     for word in tl.static_range(WORDS):
         marks = tl.where(row // 32 == word, 1 << (row % 32), 0)
-        above = tl.where(is_node, row, 0)
+        above = tl.where(is_node, row, 0).to(tl.int64)
         for _ in range(DEPTH):
             climbs = above > 0
             above = tl.load(out_parents + batch * width + above - 1, mask=climbs, other=0)

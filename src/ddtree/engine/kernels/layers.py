@@ -69,54 +69,47 @@ def gate(joined: Tensor) -> Tensor:
 
 
 @triton.jit
-def _load_head(source, norm, eps, half, NORMS: tl.constexpr, HALF: tl.constexpr, DIM: tl.constexpr):
-    """A head's halves in float32, normed where the model does that."""
-    there = half < HALF
-    low = tl.load(source + half, mask=there, other=0.0)
-    high = tl.load(source + HALF + half, mask=there, other=0.0)
-    kind = low.dtype
-    low, high = low.to(tl.float32), high.to(tl.float32)
-    if NORMS:
-        scale = tl.rsqrt(tl.sum(low * low + high * high, 0) / DIM + eps)
-        first = tl.load(norm + half, mask=there, other=0.0).to(tl.float32)
-        second = tl.load(norm + HALF + half, mask=there, other=0.0).to(tl.float32)
-        low = ((low * scale).to(kind).to(tl.float32) * first).to(kind).to(tl.float32)
-        high = ((high * scale).to(kind).to(tl.float32) * second).to(kind).to(tl.float32)
-    return low, high
-
-
-@triton.jit
 def _rotate(
     joined, q, keys, values, cells, positions, cos, sin, q_norm, k_norm, eps,
     joined_row, cell, last,
     HEADS: tl.constexpr, GROUPS: tl.constexpr, DIM: tl.constexpr, HALF_P: tl.constexpr,
-    NORMS: tl.constexpr,
+    BLOCK: tl.constexpr, NORMS: tl.constexpr,
 ):  # fmt: skip
-    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     HALF: tl.constexpr = DIM // 2
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     half = tl.arange(0, HALF_P)
-    there = half < HALF
-    source = joined + row * joined_row + head * DIM
-    target = q + (row * HEADS + head) * DIM
-    norm = q_norm
-    if head >= HEADS:
-        place = tl.load(cells + row) * cell
-        target = keys + place + (head - HEADS) * DIM
-        norm = k_norm
-        if head >= HEADS + GROUPS:
-            target = values + place + (head - HEADS - GROUPS) * DIM
-    if head >= HEADS + GROUPS:
-        tl.store(target + half, tl.load(source + half, mask=there), mask=there)
-        upper = tl.load(source + HALF + half, mask=there)
-        tl.store(target + HALF + half, upper, mask=there)
-    else:
-        low, high = _load_head(source, norm, eps, half, NORMS, HALF, DIM)
-        turn = tl.minimum(tl.load(positions + row), last) * HALF + half
-        c = tl.load(cos + turn, mask=there, other=0.0)
-        s = tl.load(sin + turn, mask=there, other=0.0)
-        kind = q.dtype.element_ty
-        tl.store(target + half, (low * c - high * s).to(kind), mask=there)
-        tl.store(target + HALF + half, (high * c + low * s).to(kind), mask=there)
+    there = (head < HEADS + 2 * GROUPS)[:, None] & (half < HALF)[None, :]
+    at = head[:, None] * DIM + half[None, :]
+    source = joined + row * joined_row + at
+    first, second = tl.load(source, mask=there), tl.load(source + HALF, mask=there)
+    kind = first.dtype
+    low, high = first.to(tl.float32), second.to(tl.float32)
+    if NORMS:
+        is_q = (head < HEADS)[:, None] & there
+        is_k = (head >= HEADS)[:, None] & there
+        squares = tl.where(there, low * low + high * high, 0.0)
+        scale = tl.rsqrt(tl.sum(squares, 1) / DIM + eps)[:, None]
+        wide = half[None, :] + 0 * head[:, None]
+        low_factor = tl.load(q_norm + wide, mask=is_q, other=0.0).to(tl.float32)
+        low_factor += tl.load(k_norm + wide, mask=is_k, other=0.0).to(tl.float32)
+        high_factor = tl.load(q_norm + HALF + wide, mask=is_q, other=0.0).to(tl.float32)
+        high_factor += tl.load(k_norm + HALF + wide, mask=is_k, other=0.0).to(tl.float32)
+        low = ((low * scale).to(kind).to(tl.float32) * low_factor).to(kind).to(tl.float32)
+        high = ((high * scale).to(kind).to(tl.float32) * high_factor).to(kind).to(tl.float32)
+    turn = tl.minimum(tl.load(positions + row), last) * HALF + half
+    c = tl.load(cos + turn, mask=half < HALF, other=0.0)[None, :]
+    s = tl.load(sin + turn, mask=half < HALF, other=0.0)[None, :]
+    low, high = (low * c - high * s).to(kind), (high * c + low * s).to(kind)
+    place = tl.load(cells + row) * cell
+    mine = there & (head < HEADS)[:, None]
+    tl.store(q + row * HEADS * DIM + at, low, mask=mine)
+    tl.store(q + row * HEADS * DIM + HALF + at, high, mask=mine)
+    mine = there & ((head >= HEADS) & (head < HEADS + GROUPS))[:, None]
+    tl.store(keys + place + at - HEADS * DIM, low, mask=mine)
+    tl.store(keys + place + at - HEADS * DIM + HALF, high, mask=mine)
+    mine = there & (head >= HEADS + GROUPS)[:, None]
+    tl.store(values + place + at - (HEADS + GROUPS) * DIM, first, mask=mine)
+    tl.store(values + place + at - (HEADS + GROUPS) * DIM + HALF, second, mask=mine)
 
 
 @dataclass(frozen=True)
@@ -140,11 +133,12 @@ def rotate(
     groups = pool.shape[2] // dim
     q = joined.new_empty(rows, heads, dim)
     norms = rotary.q_norm is not None
-    _rotate[(rows, heads + 2 * groups)](
+    block = min(triton.next_power_of_2(heads + 2 * groups), 16)
+    _rotate[(rows, triton.cdiv(heads + 2 * groups, block))](
         joined, q, pool[0], pool[1], cells, positions, rotary.cos, rotary.sin,
         rotary.q_norm if norms else joined, rotary.k_norm if norms else joined, rotary.eps,
         joined.stride(0), pool.stride(1), rotary.cos.shape[0] - 1,
         HEADS=heads, GROUPS=groups, DIM=dim, HALF_P=triton.next_power_of_2(dim // 2),
-        NORMS=norms, num_warps=1,
+        BLOCK=block, NORMS=norms, num_warps=2,
     )  # fmt: skip
     return q
