@@ -61,9 +61,10 @@ def measure(engine: Engine, args, limits, cell):
     runner = engine.fixed
     slots = placed(engine, context, count, (budget, args.topk))
     kind = Kind(budget, args.topk if budget else 1, False, False, False)
-    launch = runner.launch_of(kind, count)
-    one = runner.round_of(kind)
-    whole = seconds_of(lambda: launch(slots), args.repeats, recorded=True)
+    launch = runner.launches.of(kind, count)
+    one = runner.launches.round_of(runner.launches.fitting(kind))
+    listed = slots.tolist()
+    whole = seconds_of(lambda: launch(listed), args.repeats, recorded=True)
     placed(engine, context, count, (budget, args.topk))
     passes = passes_of(one, slots, args.repeats)
     bytes_, operations = cost(engine, cell)

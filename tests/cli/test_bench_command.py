@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 from ddtree.bench.session import ServeBackend
 from ddtree.bench.spec import BenchSpec
 from ddtree.bench.spec_file import preset
-from ddtree.cli.bench import app, server_settings
+from ddtree.cli.bench import app, server_settings, without_graphs
 from ddtree.cli.bench_progress import BenchProgress
+from ddtree.endpoint.config import EndpointConfig
 from ddtree.errors import ConfigError, EndpointError
 from ddtree.records.arms import Arm
 
@@ -140,6 +141,14 @@ def test_the_server_is_started_for_the_largest_arm(
     options = dict(zip(command[4::2], command[5::2], strict=True))
     names = ("--max-budget", "--max-topk", "--draft-window")
     assert {name: options[name] for name in names if name in options} == expected
+
+
+def test_eager_reaches_the_servers_that_a_run_starts(tmp_path: Path) -> None:
+    spec = without_graphs(without_graphs(preset("demo")))
+    assert ServeBackend(spec, tmp_path, {})._command(1, True).count("--eager") == 1
+    for endpoint in (EndpointConfig(url="http://127.0.0.1:1"), EndpointConfig("vllm")):
+        with pytest.raises(ConfigError, match="--eager: is for servers that this run starts"):
+            without_graphs(replace(spec, endpoint=endpoint))
 
 
 def test_server_settings() -> None:

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from ddtree.core import sampling as core_sampling
 from ddtree.engine import Engine, EngineConfig, SamplingParams, Speculation
 from ddtree.engine.fixed import drafting as fixed_drafting
+from ddtree.engine.fixed.launches import bucket_of, width_of
 from ddtree.engine.fixed.reach import pack_bits, unpack_bits
-from ddtree.engine.fixed.runner import bucket_of
+from ddtree.errors import ConfigError
 from support.reference import draw_prompt
 from support.tiny import tiny_drafter, tiny_target
 
@@ -290,3 +291,19 @@ def test_buckets():
         *(1, 2, 3, 4, 6, 6, 8, 12, 16, 24, 32, 48, 64)
     ]
     assert bucket_of(7, 7) == 7
+
+
+def test_widths():
+    """Small ones as they are, then in steps; never more than the largest, never too few."""
+    assert [width_of(n, 128) for n in (0, 1, 7, 16, 17, 24, 33, 64, 65, 128)] == [
+        *(0, 1, 7, 16, 24, 24, 40, 64, 80, 128)
+    ]
+    assert width_of(65, 70) == 70
+    assert all(width_of(n, 128) >= n for n in range(129))
+
+
+def test_graphs_need_a_gpu(target):
+    with pytest.raises(ConfigError, match=r"rounds: got graphs, .* cpu"):
+        make_engine(target, "graphs")
+    assert make_engine(target, "auto").rounds == "ragged"
+    assert make_engine(target, "auto").prepare() is None

@@ -168,7 +168,7 @@ def test_a_signal_lets_the_command_end_in_order(folder):
         assert KEY not in info.body
         expected = {"max_queue": 7, "max_body_bytes": 5000, "api_key_required": True}
         expected |= {"shutdown_timeout_s": 60.0, "write_timeout_s": 9.0}
-        expected |= {"cache_tokens": 9000, "max_stall_s": 0.08}
+        expected |= {"cache_tokens": 9000, "max_stall_s": 0.08, "rounds": "ragged"}
         assert info.json | expected == info.json
         answer = pool.submit(ask, url, COMPLETIONS, body, auth)
         wait_until(lambda: ask(url, "/server_info", headers=auth).json["running"])

@@ -24,7 +24,7 @@ ALLOWED = ("hardware", "drafter", "endpoint", "versions", "server")
 # What a different value of makes other work of the same cell.
 _SAME_SPEC = ("max_tokens", "ignore_eos", "workload", "top_p", "top_k", "min_p")
 _HARDWARE = ("cpu", "physical_cores", "logical_cores", "usable_cpus", "memory_bytes")
-_SERVER = ("threads", "device", "omp_wait_policy", "coupled_drafting", "max_stall_s")
+_SERVER = ("threads", "device", "rounds", "omp_wait_policy", "coupled_drafting", "max_stall_s")
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ _HOST = "127.0.0.1"
 _LEAST_MAX_BUDGET = 64
 # What of /server_info could change a result, beside the model and the drafter.
 _SETTINGS = (
-    *("device", "threads", "omp_wait_policy", "slots", "max_context", "prefill_chunk"),
+    *("device", "rounds", "threads", "omp_wait_policy", "slots", "max_context", "prefill_chunk"),
     *("block_size", "draft_window", "window_kind", "coupled_drafting", "torch", "transformers"),
 )
 

@@ -11,7 +11,7 @@ import typer
 
 from ddtree.cli.bench_results import compare, export, recommend
 from ddtree.cli.bench_selftest import selftest
-from ddtree.cli.options import API_KEY_VARIABLE
+from ddtree.cli.options import API_KEY_VARIABLE, EagerOption
 from ddtree.cli.paths import cache_dir
 from ddtree.errors import ConfigError
 
@@ -56,6 +56,7 @@ def run(
         int | None, typer.Option(min=1, help="CPU threads of a server. Default: physical cores.")
     ] = None,
     budget_minutes: BudgetOption = None,
+    eager: EagerOption = False,
     humaneval: Annotated[
         Path | None,
         typer.Option(help="HumanEval.jsonl.gz for the workload humaneval. Default: fetched."),
@@ -68,6 +69,8 @@ def run(
     from ddtree.endpoint.loop import run as run_on_loop
 
     chosen = _choose(spec, preset, budget_minutes)
+    if eager:
+        chosen = without_graphs(chosen)
     settings = server_settings(threads)
     # A key would be asked of the harness, too.
     own = {name: value for name, value in os.environ.items() if name != API_KEY_VARIABLE}
@@ -87,6 +90,18 @@ def run(
             progress.note(f"stopped; the same command goes on from {out}")
             raise typer.Exit(130) from None
     _finish(summary, out)
+
+
+def without_graphs(spec: "BenchSpec") -> "BenchSpec":
+    """With servers that replay no graphs; ConfigError where they aren't ours to start."""
+    endpoint = spec.endpoint
+    if endpoint.kind != "ddtree" or not endpoint.launches:
+        raise ConfigError(
+            "--eager: is for servers that this run starts with `ddtree serve`; give the server's "
+            "own option where it is started"
+        )
+    options = dict.fromkeys((*endpoint.options, "--eager"))
+    return dataclasses.replace(spec, endpoint=dataclasses.replace(endpoint, options=(*options,)))
 
 
 @app.command()

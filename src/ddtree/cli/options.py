@@ -22,6 +22,14 @@ DeviceOption = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
 ThreadsOption = Annotated[
     int | None, typer.Option(min=1, help="CPU threads. Default: torch's choice.")
 ]
+EagerOption = Annotated[
+    bool,
+    typer.Option(
+        "--eager",
+        help="On a GPU: torch's own kernels, launched one by one, no CUDA graphs. "
+        "On a CPU it is always so.",
+    ),
+]
 WindowOption = Annotated[
     str | None,
     typer.Option(

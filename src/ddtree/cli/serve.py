@@ -22,6 +22,7 @@ from ddtree.cli.options import (
     DraftCausalOption,
     DrafterOption,
     DtypeOption,
+    EagerOption,
     ModelOption,
     ThreadsOption,
     WindowKindOption,
@@ -124,6 +125,7 @@ def serve(
     dtype: DtypeOption = "bfloat16",
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
+    eager: EagerOption = False,
     slots: SlotsOption = 4,
     max_context: MaxContextOption = None,
     cache_tokens: CacheTokensOption = None,
@@ -167,6 +169,7 @@ def serve(
         max_stall_s=max_stall_ms / 1000 or None,
         draft_window=parse_window(draft_window),
         coupled_drafting=coupled_drafting,
+        rounds="ragged" if eager else "auto",
     )
     default = default_speculation(method, budget, topk, schedule)
     guards = Guards(_keys(api_key), max_body_bytes)
@@ -176,7 +179,9 @@ def serve(
     overrides = drafter_overrides(window_kind, draft_causal)
     loaded = load_engine(paths, dtype=dtype, device=device, config=config, overrides=overrides)
     default.check(loaded.engine, loaded.paths.name, str(schedule or "schedule"))
+    recorded = loaded.engine.prepare(() if default.fixed is None else (default.fixed,))
     resolved = _resolved(loaded, default, dtype, device)
+    resolved["graphs"] = None if recorded is None else dataclasses.asdict(recorded)
     _run(loaded, default, resolved, max_queue, (guards, settings))
 
 
@@ -237,6 +242,7 @@ def _resolved(
         "dtype": dtype,
         "device": device,
         "threads": torch.get_num_threads(),
+        "rounds": engine.rounds,
         "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY"),
         "slots": engine.config.slots,
         "max_context": engine.max_context,

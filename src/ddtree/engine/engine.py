@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from ddtree.engine.assembly import fixed_runner
+from ddtree.engine.assembly import Room, fixed_runner, means_for, rounds_for
 from ddtree.engine.choosing import make_edits
 from ddtree.engine.drafting import Drafting
-from ddtree.engine.fixed.runner import serves
+from ddtree.engine.fixed.launches import Prepared
+from ddtree.engine.fixed.runner import FixedRunner, serves
 from ddtree.engine.job import Job
 from ddtree.engine.loop import Outcome, RoundLoop, RoundResult, synchronize_of
 from ddtree.engine.making import RequestMaker
@@ -72,7 +73,8 @@ class Engine:
         )
         self.sizes = sizes
         heads = (shape.num_kv_heads, shape.head_dim)
-        fixed = self.config.rounds != "ragged"
+        self.rounds = rounds_for(target, self.config.rounds)
+        fixed = self.rounds != "ragged"
         cells = sizes.cells + (sizes.widest_round if fixed else 0)
         self.pool = KVPool(shape.num_layers, cells, heads, target.dtype, target.device)
         slots, coupled = self.config.slots, self.config.coupled_drafting
@@ -89,12 +91,18 @@ class Engine:
             sizes.widest_round,
             even=sizes.cells == slots * sizes.longest,
         )
+        means = means_for(target, self.drafting) if fixed else None
         self.loop = RoundLoop(
-            target, self.drafting, self.pool, StageClock(synchronize_of(target.device))
+            target,
+            self.drafting,
+            self.pool,
+            StageClock(synchronize_of(target.device)),
+            None if means is None else means.decoder,
         )
-        self.fixed = (
-            fixed_runner(target, self.drafting, self.pool, sizes, self.config) if fixed else None
-        )
+        self.fixed: FixedRunner | None = None
+        if means is not None:
+            room = Room(self.pool, sizes, slots)
+            self.fixed = fixed_runner(target, self.drafting, room, means, self.rounds == "graphs")
         self.observers: list[RoundObserver] = [] if observer is None else [observer]
         self._pacer = ChunkPacer(self.config.prefill_chunk, self.config.max_stall_s)
         self._job_last = False
@@ -187,6 +195,14 @@ class Engine:
     def check_ids(self, field: str, ids: Sequence[int]) -> None:
         """RequestError that names `field` for an id outside the vocabulary."""
         self.maker.check_ids(field, ids)
+
+    def prepare(self, speculations: Sequence[Speculation] = ()) -> Prepared | None:
+        """Record the rounds of requests with these or no wishes, which otherwise the first of them
+        waits for; None where nothing is recorded."""
+        if self.fixed is None or self.rounds != "graphs":
+            return None
+        plain = (Speculation("ar"), self.default_speculation())
+        return self.fixed.prepare({self.maker.resolve(one) for one in (*plain, *speculations)})
 
     def enqueue(self, work: Work) -> None:
         """Let work wait for a slot and room."""

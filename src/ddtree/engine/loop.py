@@ -29,11 +29,11 @@ from ddtree.core.coupling import coupled_candidates
 from ddtree.engine.choosing import choose, token_logprobs
 from ddtree.engine.drafting import Drafting
 from ddtree.engine.packing import PackedPlan, Segment
-from ddtree.engine.plan import Place, verify_plan
+from ddtree.engine.plan import CellPlan, Decoder, Place, verify_plan
 from ddtree.engine.pool import KVPool
 from ddtree.engine.request import Request, TokenLogprob
 from ddtree.engine.timing import Pulse, StageClock
-from ddtree.models.attention import AttendPlan, AttentionLayer
+from ddtree.models.attention import AttentionLayer
 from ddtree.models.target import Target
 
 
@@ -49,8 +49,20 @@ class HasContext(Protocol):
 class _Beating:
     """A plan that gives a sign of life at every layer."""
 
-    plan: AttendPlan
+    plan: CellPlan
     pulse: Pulse
+
+    @property
+    def pool(self) -> KVPool:
+        return self.plan.pool
+
+    @property
+    def cells(self) -> Tensor:
+        return self.plan.cells
+
+    def look(self, layer: AttentionLayer, q: Tensor) -> Tensor:
+        self.pulse.beat()
+        return self.plan.look(layer, q)
 
     def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         self.pulse.beat()
@@ -98,12 +110,21 @@ class FirstToken:
 
 
 class RoundLoop:
-    """Runs prefill chunks and rounds over the pools; decides nothing about scheduling."""
+    """Runs prefill chunks and rounds over the pools; decides nothing about scheduling.
+
+    `decoder` runs the target's passes in its place: a fast twin of it.
+    """
 
     def __init__(
-        self, target: Target, drafting: Drafting | None, pool: KVPool, clock: StageClock
+        self,
+        target: Target,
+        drafting: Drafting | None,
+        pool: KVPool,
+        clock: StageClock,
+        decoder: Decoder | None = None,
     ) -> None:
         self.target, self.drafting, self.pool, self.clock = target, drafting, pool, clock
+        self.decoder: Decoder = decoder or target
         self.pulse = Pulse()
         self._builders: dict[tuple[int, int], LevelwiseBuilder] = {}
 
@@ -168,7 +189,7 @@ class RoundLoop:
     @torch.inference_mode()
     def first_tokens(self, requests: Sequence[Request], hidden: Tensor) -> list[FirstToken]:
         """The target's tokens after prompts whose last rows have hidden states [n, E]."""
-        logits = self.target.head(hidden)[:, None]
+        logits = self.decoder.head(hidden)[:, None]
         choices = choose(requests, empty_tree(len(requests), logits.device), logits)
         found = []
         for row, request in enumerate(requests):
@@ -199,10 +220,10 @@ class RoundLoop:
         return hidden, found
 
     def _forward(
-        self, ids: Tensor, positions: Tensor, plan: AttendPlan, *, features: bool
+        self, ids: Tensor, positions: Tensor, plan: CellPlan, *, features: bool
     ) -> tuple[Tensor, Tensor | None]:
         beating = _Beating(plan, self.pulse)
-        return self.target.forward(ids, positions, beating, features=features)
+        return self.decoder.forward(ids, positions, beating, features=features)
 
     def _draft(self, requests: Sequence[Request]) -> Tensor | None:
         """Drafter logits [n, D, V] of the requests that speculate, None if none does."""
@@ -268,7 +289,7 @@ class RoundLoop:
         plan = verify_plan(self.pool, places, [r.length for r in requests], rows)
         wanted = any(r.speculates for r in requests)
         hidden, features = self._forward(rows.ids, rows.positions, plan, features=wanted)
-        return self.target.head(hidden), features
+        return self.decoder.head(hidden), features
 
     def _commit(
         self,

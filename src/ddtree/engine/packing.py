@@ -41,21 +41,25 @@ class PackedPlan:
     """Attends one row that holds the segments one after another; each sees its own context."""
 
     def __init__(self, pool: KVPool, segments: Sequence[Segment]) -> None:
-        self._pool, self._segments = pool, segments
+        self.pool, self._segments = pool, segments
         columns = [segment.columns(pool.device) for segment in segments]
         self.positions = torch.cat(columns)[None]
         bases = [column + segment.base for segment, column in zip(segments, columns, strict=True)]
-        self._cells = torch.cat(bases)
+        self.cells = torch.cat(bases)
 
     def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q [1, H, S, C], k and v [1, G, S, C] -> [1, S, H, C]; S over all segments."""
-        self._pool.write(layer.index, self._cells, k, v)
-        heads, groups, dim = q.shape[1], k.shape[1], q.shape[3]
+        self.pool.write(layer.index, self.cells, k, v)
+        return self.look(layer, q)
+
+    def look(self, layer: AttentionLayer, q: Tensor) -> Tensor:
+        """`attend` where the rows' keys are in their cells already."""
+        heads, groups, dim = q.shape[1], self.pool.heads[0], q.shape[3]
         outputs, start = [], 0
         for segment in self._segments:
             rows = q[:, :, start : start + segment.count]
             start += segment.count
-            keys, values = self._pool.view(
+            keys, values = self.pool.view(
                 layer.index, Runs(segment.base, 0, 1), segment.length + segment.count
             )
             attended = scaled_dot_product_attention(

@@ -7,7 +7,7 @@ from ddtree.errors import ConfigError, RequestError
 from ddtree.records.arms import METHODS, Method
 
 DraftWindow = int | Literal["full"]
-Rounds = Literal["ragged", "stepped", "graphs"]
+Rounds = Literal["auto", "ragged", "stepped", "graphs"]
 
 DEFAULT_BUDGET = 8
 DEFAULT_TOPK = 4
@@ -65,7 +65,8 @@ class EngineConfig:
     chance to be drawn, given the noise of the draw, where the drafter is calibrated for it; outputs
     are the same without. rounds: "ragged" passes over what requests hold, the host in between;
     "stepped" rounds of a fixed shape, the host one round behind, kernel by kernel; "graphs" the
-    same, each replayed as one CUDA graph.
+    same, each replayed as one CUDA graph; "auto" graphs on a GPU, ragged on a CPU and in float64,
+    for which there are no kernels.
     """
 
     slots: int = 4
@@ -77,7 +78,7 @@ class EngineConfig:
     max_stall_s: float | None = None
     draft_window: DraftWindow | None = None
     coupled_drafting: bool = True
-    rounds: Rounds = "ragged"
+    rounds: Rounds = "auto"
 
     def __post_init__(self) -> None:
         for name in ("slots", "max_budget", "max_topk", "prefill_chunk"):

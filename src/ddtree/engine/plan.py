@@ -8,6 +8,7 @@ would still spoil its sums if it were no number.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +17,43 @@ from torch.nn.functional import scaled_dot_product_attention
 from ddtree.core import DraftVisibility, VerifyRows, draft_visible
 from ddtree.engine.pool import KVPool, Runs
 from ddtree.models.attention import AttentionLayer
+
+
+class CellPlan(Protocol):
+    """A plan whose rows' keys may be written by whoever makes them."""
+
+    @property
+    def pool(self) -> KVPool:
+        """Where they go."""
+        ...
+
+    @property
+    def cells(self) -> Tensor:
+        """[B * S]: into these cells."""
+        ...
+
+    def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """See `AttendPlan`."""
+        ...
+
+    def look(self, layer: AttentionLayer, q: Tensor) -> Tensor:
+        """`attend` where the rows' keys are in their cells already."""
+        ...
+
+
+class Decoder(Protocol):
+    """What of a target runs; `ddtree.models.target.Target` has it."""
+
+    def forward(
+        self, ids: Tensor, positions: Tensor, plan: CellPlan, *, features: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """ids, positions [B, S] -> hidden [B, S, E], and features [B, S, F] if asked for."""
+        ...
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits [..., V]."""
+        ...
+
 
 # A request joins its neighbours' span only if that reads at most this many columns for nothing.
 MAX_WASTED_COLUMNS = 512
@@ -65,10 +103,10 @@ class AttentionPlan:
         writes: Tensor,
         visible: VisibleFn,
     ) -> None:
-        self._pool = pool
+        self.pool = pool
         self._visible = visible
         bases = torch.tensor([place.base for place in places], device=writes.device)
-        self._cells = (bases[:, None] + writes).flatten()
+        self.cells = (bases[:, None] + writes).flatten()
         self._spans = _cut_spans(places, reads)
 
     def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -77,18 +115,23 @@ class AttentionPlan:
         The H / G query heads that share a key head are packed with the rows, so that keys are
         read once per key head.
         """
-        self._pool.write(layer.index, self._cells, k, v)
+        self.pool.write(layer.index, self.cells, k, v)
+        return self.look(layer, q)
+
+    def look(self, layer: AttentionLayer, q: Tensor) -> Tensor:
+        """`attend` where the rows' keys are in their cells already."""
         batch, heads, rows, dim = q.shape
-        packed = q.reshape(batch, k.shape[1], -1, dim)  # [B, G, H / G * S, C]
+        groups = self.pool.heads[0]
+        packed = q.reshape(batch, groups, -1, dim)  # [B, G, H / G * S, C]
         outputs = []
         for span in self._spans:
-            keys, values = self._pool.view(layer.index, span.runs, span.columns)
+            keys, values = self.pool.view(layer.index, span.runs, span.columns)
             outputs.append(
                 scaled_dot_product_attention(
                     packed[span.first : span.last],
                     keys,
                     values,
-                    attn_mask=self._mask(span, layer.window, heads // k.shape[1], q.dtype),
+                    attn_mask=self._mask(span, layer.window, heads // groups, q.dtype),
                     scale=layer.scale,
                 )
             )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ddtree.core import VerifyRows, causal_rows
 from ddtree.engine.packing import PackedPlan, Segment
-from ddtree.engine.plan import Place, verify_plan
+from ddtree.engine.plan import Decoder, Place, verify_plan
 from ddtree.engine.pool import KVPool
 from ddtree.errors import ModelError
 from ddtree.models.drafter import Drafter
@@ -43,27 +43,28 @@ def check_pair(target: Target, drafter: Drafter) -> None:
 
 
 @torch.inference_mode()
-def probe_target(target: Target) -> None:
-    """Raise a ModelError unless the target passes both probes."""
+def probe_target(target: Target, decoder: Decoder | None = None) -> None:
+    """Raise a ModelError unless the target passes both probes, through its fast twin if given."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(target.shape.vocab_size, (12,), generator=generator).to(target.device)
-    _probe_parity(target, ids)
-    _probe_siblings(target, ids)
+    _probe_parity(target, decoder or target, ids)
+    _probe_siblings(target, decoder or target, ids)
 
 
-def _probe_parity(target: Target, ids: Tensor) -> None:
+def _probe_parity(target: Target, decoder: Decoder, ids: Tensor) -> None:
     """A prompt beside another's in one pass, then rows as rounds append them: every logit against
     the model's own forward pass."""
     own = target.reference_logits(ids)
     pool = _small_pool(target)
     plan = PackedPlan(pool, [Segment(16, 0, 5), Segment(0, 0, 7)])
-    hidden, _ = target.forward(torch.cat([ids[:5], ids[:7]])[None], plan.positions, plan)
-    ours = torch.cat([target.head(hidden)[0, 5:], _run(target, pool, 7, ids[7:])])
+    hidden, _ = decoder.forward(torch.cat([ids[:5], ids[:7]])[None], plan.positions, plan)
+    ours = torch.cat([decoder.head(hidden)[0, 5:], _run(decoder, pool, 7, ids[7:])])
     error = _relative_error(ours.double(), own.double())
     limit = TOLERANCE.get(target.dtype, 0.1)
     if not error <= limit:
         raise ModelError(
-            f"{type(target.model).__name__}: logits through the plan differ from the model's own "
+            f"{type(target.model).__name__}, run by {type(decoder).__name__}: logits through the "
+            "plan differ from the model's own "
             f"by {error:.3g} of their spread (limit {limit:g}); this architecture needs something "
             "that the attention hook does not do"
         )
@@ -75,12 +76,12 @@ def _relative_error(ours: Tensor, own: Tensor) -> float:
     return float((ours - own)[told].square().mean().sqrt() / own[told].std())
 
 
-def _probe_siblings(target: Target, ids: Tensor) -> None:
+def _probe_siblings(target: Target, decoder: Decoder, ids: Tensor) -> None:
     """Change one leaf's token: no other row's logits may move by a single bit."""
     outputs = []
     for leaf in (ids[5], (ids[5] + 1) % target.shape.vocab_size):
         pool = _small_pool(target)
-        _run(target, pool, 0, ids[:4])
+        _run(decoder, pool, 0, ids[:4])
         row = torch.stack([ids[4], leaf, ids[6], ids[7]])[None]
         # Root, two siblings below it, and a child of the second.
         visible = torch.tensor(
@@ -88,8 +89,8 @@ def _probe_siblings(target: Target, ids: Tensor) -> None:
         ).bool()
         positions = 4 + torch.tensor([[0, 1, 1, 2]], device=row.device)
         rows = VerifyRows(row, positions, visible, torch.ones_like(row, dtype=torch.bool))
-        hidden, _ = target.forward(row, positions, verify_plan(pool, [_PLACE], [4], rows))
-        outputs.append(target.head(hidden)[0])
+        hidden, _ = decoder.forward(row, positions, verify_plan(pool, [_PLACE], [4], rows))
+        outputs.append(decoder.head(hidden)[0])
     if not torch.equal(outputs[0][[0, 2, 3]], outputs[1][[0, 2, 3]]):
         raise ModelError(
             f"{type(target.model).__name__}: a draft node's logits depend on its sibling; trees "
@@ -97,13 +98,13 @@ def _probe_siblings(target: Target, ids: Tensor) -> None:
         )
 
 
-def _run(target: Target, pool: KVPool, length: int, ids: Tensor) -> Tensor:
+def _run(decoder: Decoder, pool: KVPool, length: int, ids: Tensor) -> Tensor:
     """Logits [S, V] of plain text appended at `length`."""
     rows = causal_rows(ids[None], length + torch.arange(len(ids), device=ids.device)[None])
-    hidden, _ = target.forward(
+    hidden, _ = decoder.forward(
         rows.ids, rows.positions, verify_plan(pool, [_PLACE], [length], rows)
     )
-    return target.head(hidden)[0]
+    return decoder.head(hidden)[0]
 
 
 def _small_pool(target: Target) -> KVPool:

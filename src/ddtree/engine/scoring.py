@@ -89,7 +89,7 @@ class ScoreJob(Job):
     @torch.inference_mode()
     def _score(self, loop: RoundLoop, hidden: Tensor) -> None:
         """Rows of hidden [1, S, E] predict the S tokens after those already scored."""
-        raw = loop.target.head(hidden)[0]  # [S, V]
+        raw = loop.decoder.head(hidden)[0]  # [S, V]
         logits = raw.double()
         given = self.ids[self.first + len(self.scores) :][: len(logits)]
         total = torch.logsumexp(logits, -1)

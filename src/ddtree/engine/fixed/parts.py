@@ -107,6 +107,11 @@ class FixedPlan:
         self.pool, self.reach, self.parts = pool, reach, parts
         self._lowest: dict[int | None, Tensor | None] = {}
 
+    @property
+    def cells(self) -> Tensor:
+        """[B * S]: where the rows' keys go."""
+        return self.reach.cells
+
     def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q [B, H, S, C], k and v [B, G, S, C] -> [B, S, H, C]."""
         self.pool.write(layer.index, self.reach.cells, k, v)

@@ -6,7 +6,6 @@ ragged loop's.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,21 +18,8 @@ from ddtree.engine.fixed.drafting import FixedDrafting
 from ddtree.engine.fixed.parts import Choices, FixedPlan, Grown, Parts
 from ddtree.engine.fixed.reach import Reach
 from ddtree.engine.fixed.state import Rows, SlotState
+from ddtree.engine.plan import Decoder
 from ddtree.engine.pool import KVPool
-
-
-class Decoder(Protocol):
-    """What of a target is used; `ddtree.models.target.Target` has it."""
-
-    def forward(
-        self, ids: Tensor, positions: Tensor, plan: FixedPlan, *, features: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """ids, positions [B, S] -> hidden [B, S, E], and features [B, S, F] if asked for."""
-        ...
-
-    def head(self, hidden: Tensor) -> Tensor:
-        """Logits [..., V]."""
-        ...
 
 
 @dataclass(frozen=True)

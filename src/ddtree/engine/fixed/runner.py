@@ -6,13 +6,14 @@ way is dropped.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ddtree.engine.drafting import Drafting
+from ddtree.engine.fixed.launches import Launches, Prepared
 from ddtree.engine.fixed.parts import (
     ACTIVE,
     BAD_DRAFT,
@@ -22,14 +23,11 @@ from ddtree.engine.fixed.parts import (
     NUM_NODES,
     STALLED,
 )
-from ddtree.engine.fixed.recording import Launch, Recording, Step
-from ddtree.engine.fixed.round import FixedRound, Kind
+from ddtree.engine.fixed.round import Kind
 from ddtree.engine.fixed.state import SlotState
 from ddtree.engine.loop import Outcome
-from ddtree.engine.request import Request
+from ddtree.engine.request import Request, ResolvedSpeculation
 from ddtree.models.coupling_file import DepthWeights
-
-RoundOf = Callable[[Kind], FixedRound]
 
 
 @dataclass(frozen=True)
@@ -38,24 +36,15 @@ class _UnderWay:
 
     requests: tuple[Request, ...]
     report: Tensor
-    depth: int
     arrived: torch.cuda.Event | None
     started_s: float
 
 
 class FixedRunner:
-    """Starts rounds and reads them in order.
+    """Starts rounds and reads them in order."""
 
-    round_of: makes the round of a kind. graphs: replay CUDA graphs; else launch kernel by kernel.
-    """
-
-    def __init__(
-        self, state: SlotState, drafting: Drafting | None, round_of: RoundOf, *, graphs: bool
-    ) -> None:
-        self.state, self._drafting, self.round_of = state, drafting, round_of
-        self._memory = torch.cuda.graph_pool_handle() if graphs else None
-        self._rounds: dict[Kind, FixedRound] = {}
-        self._launches: dict[tuple[Kind, int], Launch] = {}
+    def __init__(self, state: SlotState, drafting: Drafting | None, launches: Launches) -> None:
+        self.state, self._drafting, self.launches = state, drafting, launches
         self._known: set[Request] = set()
         self._under_way: _UnderWay | None = None
         self._read_s = 0.0
@@ -64,19 +53,15 @@ class FixedRunner:
     def advance(self, requests: Sequence[Request]) -> Outcome | None:
         """Start a round for decoding requests; the outcome of the one started before."""
         before, started = self._under_way, time.perf_counter()
-        kind = self._kind_of(requests)
-        bucket = bucket_of(len(requests), self.state.nobody)
+        launch = self.launches.of(self._kind_of(requests), len(requests))
         self._store(requests)
-        slots = [request.slot for request in requests]
-        slots += [self.state.nobody] * (bucket - len(slots))
-        report = self.launch_of(kind, bucket)(torch.tensor(slots))
+        report = launch([request.slot for request in requests])
         arrived = None
         if report.device.type == "cuda":
             report = report.to("cpu", non_blocking=True)
             arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             arrived.record()
-        depth = self._rounds[kind].depth
-        self._under_way = _UnderWay(tuple(requests), report, depth, arrived, started)
+        self._under_way = _UnderWay(tuple(requests), report, arrived, started)
         return None if before is None else self._read(before)
 
     def drain(self) -> Outcome | None:
@@ -87,19 +72,15 @@ class FixedRunner:
         last, self._under_way = self._under_way, None
         return None if last is None else self._read(last)
 
-    def launch_of(self, kind: Kind, bucket: int) -> Launch:
-        """What starts a round of this kind for so many rows; recorded on its first use."""
-        if kind not in self._rounds:
-            self._rounds[kind] = self.round_of(kind)
-        key = (kind, bucket)
-        if key not in self._launches:
-            made = self._rounds[kind]
-            self._launches[key] = (
-                Step(made)
-                if self._memory is None
-                else Recording(made, bucket, self.state.nobody, self._memory)
-            )
-        return self._launches[key]
+    def prepare(self, asked: Iterable[ResolvedSpeculation]) -> Prepared:
+        """Make ready what greedy and plainly sampled requests with such drafts will need."""
+        coupled = self._drafting is not None and self._drafting.is_coupled
+        kinds = [
+            Kind(one.budget, one.topk if one.budget else 1, drawn, False, drawn and coupled)
+            for one in asked
+            for drawn in (False, True)
+        ]
+        return self.launches.prepare(kinds)
 
     def _store(self, requests: Sequence[Request]) -> None:
         """Tell the device of requests it does not know."""
@@ -140,7 +121,7 @@ class FixedRunner:
             if request.finish_reason is not None or row[STALLED] or not row[ACTIVE]:
                 continue
             count = row[NUM_ACCEPTED]
-            tokens, ranks, places = _split(row[HEAD:], round.depth)
+            tokens, ranks, places = _split(row[HEAD:])
             request.length += count + 1
             if row[BAD_DRAFT] or row[BAD_TARGET]:
                 culprit = "target" if row[BAD_TARGET] else "drafter"
@@ -154,18 +135,10 @@ class FixedRunner:
         return outcome
 
 
-def _split(row: list[int], depth: int) -> tuple[list[int], list[int], list[int]]:
+def _split(row: list[int]) -> tuple[list[int], list[int], list[int]]:
     """Tokens, ranks and places out of a row of a report."""
+    depth = (len(row) - 1) // 3
     return row[: depth + 1], row[depth + 1 : 2 * depth + 1], row[2 * depth + 1 :]
-
-
-def bucket_of(count: int, most: int) -> int:
-    """The size of batch that a round for `count` requests is padded to: a power of two or one and
-    a half times one, `most` at the largest."""
-    power = 1 << (count - 1).bit_length()
-    between = 3 * power // 4
-    fitting = between if between >= count and power >= 4 else power
-    return min(fitting, most)
 
 
 def serves(requests: Sequence[Request]) -> bool:

@@ -1,5 +1,7 @@
 """A round's parts as kernels of their own."""
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from ddtree.core import Candidates
@@ -16,10 +18,18 @@ from ddtree.models.attention import AttentionLayer
 
 
 class TritonParts:
-    """Trees have `width` nodes. `programs`: how many a device runs at once."""
+    """Trees have `width` nodes. `programs`: how many a device runs at once. `slow_grow` builds
+    trees where paths are too long for the kernel."""
 
-    def __init__(self, width: int, attention: TreeAttention, programs: int) -> None:
+    def __init__(
+        self,
+        width: int,
+        attention: TreeAttention,
+        programs: int,
+        slow_grow: Callable[[Candidates, Rows], Grown] | None = None,
+    ) -> None:
         self._width, self._attention, self._programs = width, attention, programs
+        self._slow_grow = slow_grow
 
     def open(self, ints: Tensor, slots: Tensor) -> Tensor:
         """See `Parts`."""
@@ -44,6 +54,8 @@ class TritonParts:
 
     def grow(self, candidates: Candidates, rows: Rows) -> Grown:
         """See `Parts`."""
+        if self._slow_grow is not None:
+            return self._slow_grow(candidates, rows)
         limits, roots = (rows["budget"], rows["topk"]), (rows["root"], rows["length"])
         return Grown(*grow(candidates, self._width, limits, roots))
 

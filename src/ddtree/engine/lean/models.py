@@ -3,10 +3,10 @@
 from torch import Tensor
 from torch.nn.functional import linear
 
-from ddtree.engine.fixed.parts import FixedPlan
 from ddtree.engine.kernels.layers import Rotary, add_norm, rotate
 from ddtree.engine.lean.layers import lean_layer
 from ddtree.engine.lean.stack import LeanStack, Shape, turns_of
+from ddtree.engine.plan import CellPlan
 from ddtree.engine.pool import KVPool
 from ddtree.models.attention import AttentionLayer
 from ddtree.models.drafter import Drafter
@@ -29,7 +29,7 @@ def refusal(target: Target) -> str | None:
 
 
 class LeanTarget:
-    """`Target` for rows of a fixed plan; ValueError for one that `refusal` names."""
+    """`Target` with plans that tell their cells; ValueError for one that `refusal` names."""
 
     def __init__(self, target: Target) -> None:
         reason = refusal(target)
@@ -47,7 +47,7 @@ class LeanTarget:
         self._stack = LeanStack(layers, decoder.norm.weight, shape, turns)
 
     def forward(
-        self, ids: Tensor, positions: Tensor, plan: FixedPlan, *, features: bool = False
+        self, ids: Tensor, positions: Tensor, plan: CellPlan, *, features: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """See `Target.forward`."""
         taps = self._target.feature_layers if features else ()
@@ -71,7 +71,7 @@ class LeanDrafter:
         self._stack = LeanStack(self._layers, drafter.norm.weight, shape, self._turns)
         self._queries = config.num_heads * config.head_dim
 
-    def __call__(self, embedded: Tensor, positions: Tensor, plan: FixedPlan) -> Tensor:
+    def __call__(self, embedded: Tensor, positions: Tensor, plan: CellPlan) -> Tensor:
         """See `Drafter.forward`."""
         return self._stack.run(embedded, positions, plan)[0][:, 1:]
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from ddtree.engine.fixed.parts import FixedPlan
 from ddtree.engine.kernels.layers import Rotary, add_norm, gate, rotate
 from ddtree.engine.lean.layers import LeanLayer
+from ddtree.engine.plan import CellPlan
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class LeanStack:
         self._layers, self._norm, self._shape, self._turns = tuple(layers), norm, shape, turns
 
     def run(
-        self, hidden: Tensor, positions: Tensor, plan: FixedPlan, taps: Sequence[int] = ()
+        self, hidden: Tensor, positions: Tensor, plan: CellPlan, taps: Sequence[int] = ()
     ) -> tuple[Tensor, Tensor | None]:
         """hidden [B, S, E] at positions [B, S] -> normed [B, S, E], and the outputs of the layers
         `taps` side by side, [B, S, len(taps) * E]."""
@@ -49,14 +49,14 @@ class LeanStack:
         return x.view(batch, rows, size), features
 
     def _attend(
-        self, layer: LeanLayer, x: Tensor, rows: tuple[int, Tensor], plan: FixedPlan
+        self, layer: LeanLayer, x: Tensor, rows: tuple[int, Tensor], plan: CellPlan
     ) -> Tensor:
         """x [B * S, E] of rows = (B, positions [B * S]) -> [B * S, H * C]."""
         batch, positions = rows
         joined = linear(x, layer.joined, layer.joined_bias)
         rotary = Rotary(*self._turns, layer.q_norm, layer.k_norm, self._shape.eps)
-        cells, pool = plan.reach.cells, plan.pool.layer(layer.attention.index)
-        q = rotate(joined, pool, cells, positions, rotary, self._shape.heads)
+        keys = plan.pool.layer(layer.attention.index)
+        q = rotate(joined, keys, plan.cells, positions, rotary, self._shape.heads)
         by_head = q.view(batch, -1, *q.shape[1:]).transpose(1, 2)
         return plan.look(layer.attention, by_head).reshape(len(x), -1)
 
