@@ -43,10 +43,11 @@ def main() -> None:
     limits = ceilings(engine.target.device, engine.target.dtype)
     progress(limits)
     cells = []
-    for context, count, budget in itertools.product(args.contexts, args.concurrency, args.budgets):
-        cells.append(measure(engine, args, limits, (context, count, budget)))
-        progress(row_of(cells[-1]))
-    write(args, {"ceilings": limits, "cells": cells})
+    for context, count in itertools.product(args.contexts, args.concurrency):
+        for budget in args.budgets:
+            cells.append(measure(engine, args, limits, (context, count, budget)))
+            progress(row_of(cells[-1]))
+        write(args, {"ceilings": limits, "cells": cells})
 
 
 def numbers(text: str) -> list[int]:

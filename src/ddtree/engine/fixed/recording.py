@@ -52,7 +52,8 @@ class Recording:
     two of them run at once."""
 
     def __init__(self, round: FixedRound, batch: Batch, memory: Any) -> None:
-        self._batch, device = batch, round.models.pool.device
+        # The graph reads what the round owns, and does not keep it.
+        self._round, self._batch, device = round, batch, round.models.pool.device
         self._slots = batch.filled([]).to(device)
         stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(device))
