@@ -23,6 +23,7 @@ from ddtree.models.text import encode_chat
 from ddtree.records.statistics import paired_ratio
 
 TREES = ((8, 4), (16, 4), (32, 8), (64, 8))
+EAGER = (Speculation("ar"), Speculation("ddtree", 16, 4))
 CHATS = Path(__file__).parents[1] / "training" / "chat_prompts.txt"
 
 
@@ -42,15 +43,17 @@ def main() -> None:
     prepared = loaded.engine.prepare()
     progress("prepared", prepared)
     arms = {label(one): arm_of(loaded.engine, one, args) for one in arms_of()}
-    arms |= {f"eager {label(one)}": arm_of(eager.engine, one, args) for one in arms_of()[:4:3]}
+    arms |= {f"eager {label(one)}": arm_of(eager.engine, one, args) for one in EAGER}
     if args.reference is not None:
         arms |= reference_arms(args.reference, loaded, [b for b, _ in TREES], args.tokens)
     prompts = prompts_of(loaded.tokenizer, args)
     for run in arms.values():
         run(prompts["chat"][0])
-    found = {kind: measure(arms, given, args.passes) for kind, given in prompts.items()}
-    graphs = None if prepared is None else vars(prepared)
-    write(args, {"dtype": args.dtype, "tokens": args.tokens, "graphs": graphs, "prompts": found})
+    graphs, found = None if prepared is None else vars(prepared), {}
+    for kind, given in prompts.items():
+        found[kind] = measure(arms, given, args.passes)
+        told = {"dtype": args.dtype, "tokens": args.tokens, "graphs": graphs, "prompts": found}
+        write(args, told)
 
 
 def arms_of() -> list[Speculation]:

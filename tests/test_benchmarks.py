@@ -182,6 +182,25 @@ def test_soak_s_judge_sees_every_fault():
     assert "without a message" in cases.judge(refused, cases.Answer(400))
 
 
+@pytest.mark.model
+def test_gpu_rounds(tmp_path, smollm2):
+    asked = ("--budgets", "0,8", "--concurrency", "2", "--contexts", "60", "--repeats", "1")
+    result = run("gpu_rounds.py", tmp_path / "rounds.json", *asked)
+    plain, tree = result["cells"]
+    assert plain["draft_s"] == 0 < tree["draft_s"]
+    assert 0 < plain["bytes"] < tree["bytes"]
+    assert all(cell["floor_s"] > 0 < cell["round_s"] for cell in result["cells"])
+
+
+@pytest.mark.model
+def test_gpu_speed(tmp_path, smollm2):
+    asked = ("--tokens", "6", "--chats", "1", "--code", "1", "--passes", "1", "--dtype", "float32")
+    result = run("gpu_speed.py", tmp_path / "speed.json", *asked)
+    arms = result["prompts"]["code"]
+    assert list(arms)[:2] == ["ar", "chain"]
+    assert all(arm["identical_to_ar"] == 1 for arm in arms.values())
+
+
 @pytest.mark.parametrize("path", RESULTS, ids=lambda p: str(p.relative_to(SCRIPTS)))
 def test_results_say_where_they_come_from(path):
     data = json.loads(path.read_text())

@@ -199,7 +199,7 @@ def test_reordered_sums_are_no_bug(dtype):
         (
             (
                 "            outputs.append(\n",
-                "            mask = self._mask(span, layer.window, heads // k.shape[1], q.dtype)\n"
+                "            mask = self._mask(span, layer.window, heads // groups, q.dtype)\n"
                 "            if rows > 1 and mask is not None:\n"
                 "                scores = packed[span.first : span.last] @ keys.mT * layer.scale\n"
                 "                weights = (scores + mask).flip(-1).float().softmax(-1)\n"
